@@ -1,0 +1,3 @@
+#![forbid(unsafe_code)]
+//! The project's tasks.
+fn main() {}
