@@ -1,0 +1,1 @@
+//! A Kafka consumer group as a source of keylane.
