@@ -1,0 +1,107 @@
+//! Bodies that a producer has compressed.
+
+use std::io::{self, Read};
+
+use bytes::Bytes;
+
+use super::read::WireError;
+
+/// The longest body after decompression. Producers send at most 4 MiB unless told otherwise; a
+/// few bytes that claim to be gigabytes are an attack or an accident.
+pub(crate) const BODY_MAX: usize = 64 * 1024 * 1024;
+
+/// How a body was compressed: bits 8 to 10 of a message's flags.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Compression {
+    Lz4,
+    Zstd,
+    Zlib,
+}
+
+impl Compression {
+    pub(crate) fn from_flags(flags: i32) -> Result<Self, WireError> {
+        match (flags >> 8) & 0b111 {
+            // Producers before 5.0 know only zlib, and leave the bits alone.
+            0 | 3 => Ok(Self::Zlib),
+            1 => Ok(Self::Lz4),
+            2 => Ok(Self::Zstd),
+            other => Err(WireError::new(format!("body compressed in an unknown way ({other})"))),
+        }
+    }
+
+    pub(crate) fn decompress(self, body: &[u8]) -> Result<Bytes, WireError> {
+        let plain = match self {
+            Self::Zlib => bounded(flate2::read::ZlibDecoder::new(body)),
+            Self::Lz4 => bounded(lz4_flex::frame::FrameDecoder::new(body)),
+            Self::Zstd => ruzstd::decoding::StreamingDecoder::new(body)
+                .map_err(io::Error::other)
+                .and_then(bounded),
+        };
+        plain.map_err(|error| WireError::new(format!("{self:?} body: {error}")))
+    }
+}
+
+fn bounded(plain: impl Read) -> io::Result<Bytes> {
+    let mut bytes = Vec::new();
+    plain.take(BODY_MAX as u64 + 1).read_to_end(&mut bytes)?;
+    if bytes.len() > BODY_MAX {
+        return Err(io::Error::other(format!("more than {BODY_MAX} bytes decompressed")));
+    }
+    Ok(bytes.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    fn compressed(how: Compression, body: &[u8]) -> Vec<u8> {
+        match how {
+            Compression::Zlib => {
+                let mut encoder = flate2::write::ZlibEncoder::new(Vec::new(), Default::default());
+                encoder.write_all(body).unwrap();
+                encoder.finish().unwrap()
+            }
+            Compression::Lz4 => {
+                let mut encoder = lz4_flex::frame::FrameEncoder::new(Vec::new());
+                encoder.write_all(body).unwrap();
+                encoder.finish().unwrap()
+            }
+            Compression::Zstd => {
+                ruzstd::encoding::compress_to_vec(body, ruzstd::encoding::CompressionLevel::Fastest)
+            }
+        }
+    }
+
+    #[test]
+    fn flags_name_the_way() {
+        let way = |flags| Compression::from_flags(flags);
+        assert_eq!(way(0x001), Ok(Compression::Zlib));
+        assert_eq!(way(0x101), Ok(Compression::Lz4));
+        assert_eq!(way(0x201), Ok(Compression::Zstd));
+        assert_eq!(way(0x301), Ok(Compression::Zlib));
+        assert!(way(0x401).is_err());
+    }
+
+    #[test]
+    fn each_way_back() {
+        let body = b"account 9: withdraw 5; ".repeat(400);
+        for how in [Compression::Zlib, Compression::Lz4, Compression::Zstd] {
+            let small = compressed(how, &body);
+            assert!(small.len() < body.len(), "{how:?}");
+            assert_eq!(how.decompress(&small).unwrap(), body, "{how:?}");
+            let cut = how.decompress(&small[..small.len() / 2]);
+            assert!(cut.is_err(), "{how:?}: half a body is not a body");
+        }
+    }
+
+    #[test]
+    fn a_bomb_is_refused() {
+        let bomb = compressed(Compression::Zlib, &vec![0; BODY_MAX + 1]);
+        assert!(bomb.len() < BODY_MAX / 100);
+        let error = Compression::Zlib.decompress(&bomb).unwrap_err().to_string();
+        assert_eq!(error, format!("Zlib body: more than {BODY_MAX} bytes decompressed"));
+        let most = compressed(Compression::Zlib, &vec![0; BODY_MAX]);
+        assert_eq!(Compression::Zlib.decompress(&most).unwrap().len(), BODY_MAX);
+    }
+}
