@@ -14,8 +14,39 @@ pub(crate) fn to_json(body: &impl Serialize) -> Bytes {
     serde_json::to_vec(body).map(Bytes::from).unwrap_or_default()
 }
 
+/// Reads JSON, and what the Java side takes for JSON: maps whose keys are numbers come without
+/// quotes in some bodies of every version, and in all bodies of old ones.
 pub(crate) fn from_json<T: DeserializeOwned>(body: &[u8]) -> Result<T, WireError> {
-    serde_json::from_slice(body).map_err(|error| WireError::new(format!("body: {error}")))
+    serde_json::from_slice(body)
+        .or_else(|_| serde_json::from_slice(&quote_keys(body)))
+        .map_err(|error| WireError::new(format!("body: {error}")))
+}
+
+/// The same text with quotes around keys that are numbers.
+fn quote_keys(json: &[u8]) -> Vec<u8> {
+    let mut quoted = Vec::with_capacity(json.len() + 16);
+    let (mut in_string, mut escaped, mut key_may_begin) = (false, false, false);
+    let mut rest = json;
+    while let Some((&byte, after)) = rest.split_first() {
+        let digits = rest.iter().take_while(|b| b.is_ascii_digit()).count();
+        if !in_string && key_may_begin && digits > 0 && rest.get(digits) == Some(&b':') {
+            quoted.push(b'"');
+            quoted.extend_from_slice(&rest[..digits]);
+            quoted.push(b'"');
+            (rest, key_may_begin) = (&rest[digits..], false);
+            continue;
+        }
+        if in_string {
+            in_string = escaped || byte != b'"';
+            escaped = !escaped && byte == b'\\';
+        } else {
+            in_string = byte == b'"';
+            key_may_begin = matches!(byte, b'{' | b',');
+        }
+        quoted.push(byte);
+        rest = after;
+    }
+    quoted
 }
 
 /// What the members of a group tell every broker: who they are and what they read.
@@ -190,6 +221,25 @@ mod tests {
             "subscriptionDataSet":[]}],"heartbeatFingerprint":0,"withoutSub":false}"#;
         let expected: serde_json::Value = serde_json::from_str(json).unwrap();
         assert_eq!(serde_json::from_slice::<serde_json::Value>(&to_json(&data)).unwrap(), expected);
+    }
+
+    #[test]
+    fn keys_that_are_numbers_are_quoted_and_nothing_else_is() {
+        let quoted = |json: &str| String::from_utf8(quote_keys(json.as_bytes())).unwrap();
+        assert_eq!(quoted(r#"{0:"h:1",12:{3:[1,2]}}"#), r#"{"0":"h:1","12":{"3":[1,2]}}"#);
+        for same in [r#"{"0":"a,1:b{2:c"}"#, r#"{"a\",1:\"":[1,2,{"b":3}]}"#, "[1,2]", "{1", "{,:"]
+        {
+            assert_eq!(quoted(same), same);
+        }
+    }
+
+    #[test]
+    fn the_cluster_as_version_5_3_3_writes_it() {
+        let json = br#"{"brokerAddrTable":{"broker-a":{"brokerAddrs":{0:"127.0.0.1:10911"},
+            "brokerName":"broker-a","cluster":"DefaultCluster"}},
+            "clusterAddrTable":{"DefaultCluster":["broker-a"]}}"#;
+        let cluster: Cluster = from_json(json).unwrap();
+        assert_eq!(cluster.broker_addr_table["broker-a"].broker_addrs["0"], "127.0.0.1:10911");
     }
 
     #[test]
