@@ -1,0 +1,13 @@
+//! The source, the sink and the producer against librdkafka's mock cluster, in this process.
+//!
+//! What the mock cannot do (transactions that abort, compaction, partitions that are added) is in
+//! `real_broker.rs`, which needs a broker and says so where there is none.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
+mod cluster;
+mod commit;
+mod dead_letters;
+mod fetch;
+mod groups;
+mod member;
