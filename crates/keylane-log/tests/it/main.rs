@@ -1,0 +1,4 @@
+//! The one integration binary of the log.
+
+mod basic;
+mod support;
