@@ -3,10 +3,16 @@
 
 mod allocate;
 mod client;
+mod config;
 mod error;
+mod key;
 mod outgoing;
+mod source;
 mod wire;
 
 pub use client::{Client, Route, Sent};
+pub use config::Config;
 pub use error::Error;
+pub use key::KeyFrom;
 pub use outgoing::{Outgoing, SendBack};
+pub use source::RocketMqSource;

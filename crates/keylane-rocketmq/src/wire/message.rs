@@ -205,3 +205,5 @@ pub(crate) fn encode_batch(messages: &[Outgoing]) -> Result<Bytes, WireError> {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+pub(crate) mod written;

@@ -1,63 +1,6 @@
+use super::written::Written;
 use super::*;
 use proptest::prelude::*;
-
-/// A message as a broker writes it; the broker's side, written apart from the decoder.
-#[derive(Debug, Clone)]
-struct Written {
-    version: u8,
-    offset: i64,
-    flags: i32,
-    body: Vec<u8>,
-    topic: String,
-    properties: String,
-    checksum: Option<u32>,
-}
-
-impl Default for Written {
-    fn default() -> Self {
-        Self {
-            version: 1,
-            offset: 41,
-            flags: 0,
-            body: b"withdraw 5".to_vec(),
-            topic: "orders".to_owned(),
-            properties: "KEYS\u{1}account-9\u{2}".to_owned(),
-            checksum: None,
-        }
-    }
-}
-
-impl Written {
-    fn bytes(&self) -> Vec<u8> {
-        let mut rest = Vec::new();
-        rest.put_i32(if self.version == 1 { -626_843_481 } else { -626_843_477 });
-        rest.put_u32(self.checksum.unwrap_or(crc32fast::hash(&self.body) & 0x7fff_ffff));
-        rest.put_i32(3); // queue
-        rest.put_i32(17); // flag
-        rest.put_i64(self.offset);
-        rest.put_i64(1_000_000); // commit log offset
-        rest.put_i32(self.flags);
-        rest.put_i64(1_700_000_000_000); // born
-        rest.put_bytes(1, if self.flags & 0x10 == 0 { 8 } else { 20 });
-        rest.put_i64(1_700_000_000_123); // stored
-        rest.put_bytes(2, if self.flags & 0x20 == 0 { 8 } else { 20 });
-        rest.put_i32(2); // reconsume times
-        rest.put_i64(0); // prepared transaction
-        rest.put_i32(i32::try_from(self.body.len()).unwrap());
-        rest.put_slice(&self.body);
-        if self.version == 1 {
-            rest.put_u8(u8::try_from(self.topic.len()).unwrap());
-        } else {
-            rest.put_u16(u16::try_from(self.topic.len()).unwrap());
-        }
-        rest.put_slice(self.topic.as_bytes());
-        rest.put_u16(u16::try_from(self.properties.len()).unwrap());
-        rest.put_slice(self.properties.as_bytes());
-        let mut all = u32::try_from(rest.len() + 4).unwrap().to_be_bytes().to_vec();
-        all.extend(rest);
-        all
-    }
-}
 
 fn decode(bytes: Vec<u8>) -> Result<Vec<Stored>, WireError> {
     decode_all(bytes.into())
@@ -205,7 +148,8 @@ proptest! {
         count in 1..4usize,
     ) {
         let flags = hosts << 4;
-        let written = Written { version, offset, flags, body, topic, properties, checksum: None };
+        let written =
+            Written { version, offset, flags, body, topic, properties, ..Written::default() };
         let messages = decode(written.bytes().repeat(count)).unwrap();
         prop_assert_eq!(messages.len(), count);
         for message in messages {
