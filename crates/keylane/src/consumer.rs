@@ -1,0 +1,176 @@
+//! The handle of a running consumer.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use keylane_source::{DeadLetterSink, Source};
+use parking_lot::Mutex;
+
+use crate::builder::ConsumerBuilder;
+use crate::config::Config;
+use crate::error::Error;
+use crate::listener::Factory;
+use crate::metrics::Metrics;
+use crate::pipeline::{Coordinator, Shared, Threads, is_in_listener};
+use crate::report::{Health, Holding, StopReport};
+
+/// What a stop may take beyond its deadline before its caller gives up on the source.
+const GRACE: Duration = Duration::from_millis(500);
+
+/// A running consumer: threads that pull messages, call a listener and commit.
+///
+/// All methods may be called from any thread. Dropping it asks for a stop (with the option
+/// `stop_timeout` as deadline) and does not wait: to know how it ended, call [`stop`](Self::stop) or
+/// [`wait`](Self::wait).
+pub struct Consumer {
+    shared: Arc<Shared>,
+    coordinator: Arc<Mutex<Coordinator>>,
+}
+
+impl Consumer {
+    /// Begins to describe a consumer of `source`.
+    ///
+    /// ```
+    /// use keylane::{listen, Consumer, Outcome};
+    /// use keylane_testkit::Script;
+    /// # use keylane_source::{Committed, QueueId};
+    /// # use std::time::Duration;
+    ///
+    /// # let script = Script::new();
+    /// # let source = script.source();
+    /// let consumer = Consumer::builder(source)
+    ///     .shards(8)
+    ///     .start(listen::each(|message, _context| {
+    ///         println!("{message:?}");
+    ///         Ok(Outcome::Done)
+    ///     }))?;
+    /// // …
+    /// consumer.stop(Duration::from_secs(10))?;
+    /// # Ok::<(), keylane::Error>(())
+    /// ```
+    pub fn builder<S: Source + 'static>(source: S) -> ConsumerBuilder<S> {
+        ConsumerBuilder::new(source)
+    }
+
+    pub(crate) fn start(
+        source: Box<dyn Source>,
+        config: Config,
+        sink: Option<Box<dyn DeadLetterSink>>,
+        factory: Factory,
+    ) -> Result<Self, Error> {
+        let Threads { shared, coordinator } = Threads::start(source, config, sink, &factory)?;
+        Ok(Self { shared, coordinator })
+    }
+
+    /// Where everything stands, in numbers.
+    pub fn metrics(&self) -> Metrics {
+        self.coordinator.lock().metrics()
+    }
+
+    /// What holds the watermarks back: for each queue with unfinished messages, the first of them.
+    /// Works also while listeners do not return.
+    pub fn holding(&self) -> Vec<Holding> {
+        let now = self.shared.clock.now();
+        self.coordinator.lock().holding(now)
+    }
+
+    /// Whether everything moves.
+    pub fn health(&self) -> Health {
+        if self.shared.has_ended() {
+            return Health::Stopped;
+        }
+        self.coordinator.lock().health()
+    }
+
+    /// No new listener call begins until [`resume`](Self::resume); calls under way go on, as do
+    /// polling, group membership and commits. Idempotent.
+    pub fn pause(&self) {
+        self.shared.gate.pause(true);
+    }
+
+    /// Ends [`pause`](Self::pause).
+    pub fn resume(&self) {
+        self.shared.gate.pause(false);
+        self.shared.shards.iter().for_each(|cell| cell.nudge());
+    }
+
+    /// Waits until the consumer has stopped by itself: because a [`Stopper`] or a listener asked for
+    /// it, or because the source failed for good.
+    ///
+    /// # Errors
+    ///
+    /// As [`stop`](Self::stop), and [`Error::is_source`] when the source failed,
+    /// [`Error::is_stopped_by_listener`] when a listener answered
+    /// [`Outcome::Stop`](crate::Outcome::Stop).
+    pub fn wait(&self) -> Result<StopReport, Error> {
+        if is_in_listener() {
+            return Err(Error::inside_listener());
+        }
+        match self.shared.wait(None) {
+            Some(result) => result,
+            None => unreachable!("it waits until there is one"),
+        }
+    }
+
+    /// Stops: pulls no more, handles what is in the shards' channels, commits, closes the source, and
+    /// returns within `deadline` plus half a second, whatever listeners and broker do.
+    ///
+    /// May be called twice, and at the same time: the shorter deadline holds, each call gets the same
+    /// result. From inside a listener it is a request: it returns at once, with
+    /// [`Error::is_inside_listener`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_deadline`] when listener calls were still running at the deadline; their messages
+    /// are in the [report](Error::report), and their threads are left behind. Also when the final
+    /// commit failed, or when the consumer had stopped before with an error.
+    pub fn stop(&self, deadline: Duration) -> Result<StopReport, Error> {
+        self.shared.request_stop_within("stop was called", deadline);
+        if is_in_listener() {
+            return Err(Error::inside_listener());
+        }
+        match self.shared.wait(Some(deadline + GRACE)) {
+            Some(result) => result,
+            None => Err(Error::no_answer(deadline + GRACE)),
+        }
+    }
+
+    /// Something that can ask for a stop from anywhere: a signal handler's thread, a listener.
+    pub fn stopper(&self) -> Stopper {
+        Stopper(Arc::clone(&self.shared))
+    }
+}
+
+impl Drop for Consumer {
+    fn drop(&mut self) {
+        if !self.shared.has_ended() {
+            self.shared.request_stop("the consumer was dropped");
+        }
+    }
+}
+
+impl fmt::Debug for Consumer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Consumer")
+            .field("shards", &self.shared.shards.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Asks a [`Consumer`] to stop. Cheap to clone; does not keep the consumer alive as such.
+#[derive(Clone)]
+pub struct Stopper(Arc<Shared>);
+
+impl Stopper {
+    /// Asks for a stop, with the option `stop_timeout` as deadline, and returns at once.
+    pub fn stop(&self) {
+        self.0.request_stop("a stopper was used");
+    }
+}
+
+impl fmt::Debug for Stopper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Stopper")
+    }
+}

@@ -1,0 +1,431 @@
+//! Queues come and go.
+//!
+//! ```text
+//! Assigned ─► (Locking ─►) LookingUp ─► Reading ─► Closing ─► fenced, last commit ─► release
+//!                ▲               ▲         │ Reset, lock lost: fenced at once, a new epoch
+//!                └───────────────┴─────────┘ Lost: fenced at once, no commit
+//! ```
+//!
+//! A queue with a lock is looked up only after the lock is held: what was committed before could
+//! still be moved by the lock's last owner.
+
+use std::time::{Duration, Instant};
+
+use keylane_source::{
+    Committed, LockReply, QueueId, ResetCause, SeekTo, Source, SourceError, Watermark,
+};
+
+use super::committer::Committer;
+use super::coordinator::Coordinator;
+use super::queue::{Closing, Lock, Queue, Reading, Stage};
+use super::tenure::{Phase, Tenure};
+use crate::config::OutOfRange;
+use crate::observer::Event;
+
+/// How long after a refusal a lock is asked for again.
+const LOCK_AGAIN: Duration = Duration::from_secs(1);
+
+impl Coordinator {
+    pub(super) fn assigned(
+        &mut self,
+        source: &mut dyn Source,
+        id: QueueId,
+        committed: Committed,
+        now: Instant,
+    ) {
+        if self.slot(id).is_some() {
+            self.lost(id); // The source did not say so; what comes now is another tenure.
+        }
+        let slot = *self.slots.entry(id).or_insert_with(|| {
+            self.queues.push(Queue::new(id));
+            self.queues.len() - 1
+        });
+        let (dirty, unsettled) = (self.queues[slot].dirty, self.queues[slot].unsettled);
+        self.queues[slot] = Queue { dirty, unsettled, ..Queue::new(id) };
+        self.set_stage(slot, Stage::LookingUp { again_at: None, failures: 0 });
+        self.undivided = true;
+        if self.config.queue_locks && source.locks().is_some() {
+            self.set_stage(slot, Stage::Locking { again_at: Some(now) });
+        } else {
+            self.looked_up(source, id, committed, now);
+        }
+    }
+
+    pub(super) fn set_stage(&mut self, slot: usize, stage: Stage) {
+        self.queues[slot].stage = stage;
+        self.list_unsettled(slot);
+    }
+
+    fn list_unsettled(&mut self, slot: usize) {
+        if !std::mem::replace(&mut self.queues[slot].unsettled, true) {
+            self.unsettled.push(slot);
+        }
+    }
+
+    /// Divides the budget anew, if queues have come or gone.
+    pub(super) fn divide_budget(&mut self) {
+        if !std::mem::take(&mut self.undivided) {
+            return;
+        }
+        let used = |queue: &Queue| queue.reading.as_ref().map_or_else(Default::default, |r| r.used);
+        self.budget.divide(self.queues.iter().filter(|queue| queue.is_assigned()).map(used));
+    }
+
+    /// What was committed is known, or not.
+    pub(super) fn looked_up(
+        &mut self,
+        source: &mut dyn Source,
+        id: QueueId,
+        committed: Committed,
+        now: Instant,
+    ) {
+        let Some(slot) = self.slot(id) else { return };
+        let Stage::LookingUp { failures, .. } = self.queues[slot].stage else { return };
+        match committed {
+            Committed::At { watermark, .. } => {
+                let from = SeekTo::Position(watermark.into());
+                self.begin(source, slot, from, Some(watermark));
+            }
+            Committed::None => self.begin(source, slot, self.config.start_from.into(), None),
+            Committed::Failed(error) => self.look_up_failed(slot, error, failures + 1, now),
+            other => {
+                let error = SourceError::retryable(format!("unknown answer {other:?}"));
+                self.look_up_failed(slot, error, failures + 1, now);
+            }
+        }
+    }
+
+    fn look_up_failed(&mut self, slot: usize, error: SourceError, failures: u32, now: Instant) {
+        let again_in = self.config.failure.delay(failures, &mut self.random);
+        self.set_stage(slot, Stage::LookingUp { again_at: Some(now + again_in), failures });
+        let queue = self.queues[slot].id;
+        self.shared.report(&Event::LookUpFailed { queue, error, failures, again_in });
+    }
+
+    /// Starts an epoch.
+    fn begin(
+        &mut self,
+        source: &mut dyn Source,
+        slot: usize,
+        from: SeekTo,
+        acknowledged: Option<Watermark>,
+    ) {
+        self.epochs += 1;
+        let queue = &mut self.queues[slot];
+        let lock = queue.lock.and_then(|lock| lock.until);
+        let tenure = Tenure::new(queue.id, self.epochs, slot, lock);
+        queue.reading = Some(Reading::new(tenure, from));
+        queue.committer = Committer::new(queue.id, acknowledged);
+        queue.stage = Stage::Reading;
+        let position = match from {
+            SeekTo::Position(position) => Some(position),
+            _ => None,
+        };
+        let (queue, epoch) = (queue.id, self.epochs);
+        self.shared.report(&Event::Started { queue, epoch, position });
+        source.seek(queue, from);
+        // A source may have kept the queue paused from before.
+        source.resume(queue);
+    }
+
+    /// Ends an epoch: no call of it begins from now on. Returns the shards where something of it
+    /// is under way.
+    fn end_epoch(&mut self, slot: usize, phase: Phase) -> Vec<usize> {
+        let queue = &mut self.queues[slot];
+        let Some(reading) = &mut queue.reading else { return Vec::new() };
+        reading.tenure.move_to(phase);
+        let used = reading.used;
+        self.budget.release(&mut reading.used, used.messages, used.bytes);
+        reading.stash.clear();
+        let epoch = reading.tenure.epoch;
+        self.router.drop_ended(|tenure| tenure.epoch == epoch);
+        let mut busy = Vec::new();
+        for cell in &self.shared.shards {
+            let mut shard = cell.shard.lock();
+            shard.end_tenure(epoch, queue.id);
+            if shard.busy_with(epoch).is_some() {
+                busy.push(cell.index);
+            }
+            drop(shard);
+            cell.nudge();
+        }
+        busy
+    }
+
+    /// The group takes the queue away.
+    pub(super) fn revoking(&mut self, source: &mut dyn Source, id: QueueId, now: Instant) {
+        let Some(slot) = self.slot(id) else {
+            return source.release(id); // A queue that failed, or that was never begun.
+        };
+        if matches!(self.queues[slot].stage, Stage::Closing(_)) {
+            return;
+        }
+        self.shared.report(&Event::Revoking { queue: id });
+        let busy = self.end_epoch(slot, Phase::Closing);
+        let until = now + self.config.revoke_timeout;
+        self.set_stage(
+            slot,
+            Stage::Closing(Closing { until, busy, fenced: false, timed_out: false }),
+        );
+    }
+
+    /// The queue is gone; somebody else may have it.
+    pub(super) fn lost(&mut self, id: QueueId) {
+        let Some(slot) = self.slot(id) else { return };
+        self.end_epoch(slot, Phase::Fenced);
+        let unfinished = self.queues[slot].reading.as_ref().map_or(0, Reading::unfinished);
+        self.gone(slot);
+        self.shared.report(&Event::Lost { queue: id, unfinished });
+    }
+
+    fn gone(&mut self, slot: usize) {
+        let queue = &mut self.queues[slot];
+        (queue.stage, queue.reading, queue.lock) = (Stage::Gone, None, None);
+        self.undivided = true;
+    }
+
+    /// What was read is no longer the continuation of what comes.
+    pub(super) fn reset(
+        &mut self,
+        source: &mut dyn Source,
+        id: QueueId,
+        cause: ResetCause,
+        now: Instant,
+    ) {
+        let Some(slot) = self.slot(id) else { return };
+        if !matches!(self.queues[slot].stage, Stage::Reading) {
+            return; // Closing: its end is near. Otherwise it has not begun.
+        }
+        self.shared.report(&Event::Reset { queue: id, cause: cause.clone() });
+        self.end_epoch(slot, Phase::Fenced);
+        match cause {
+            ResetCause::OutOfRange { asked, begin, end } => match self.config.out_of_range {
+                OutOfRange::Earliest => self.begin(source, slot, SeekTo::Position(begin), None),
+                OutOfRange::Latest => self.begin(source, slot, SeekTo::Position(end), None),
+                OutOfRange::Fail => {
+                    let error = SourceError::fatal(format!(
+                        "{id}: position {asked} is out of range, the broker has {begin} to {end}"
+                    ));
+                    self.fail_queue(source, slot, error);
+                }
+            },
+            ResetCause::Moved { to } => {
+                self.begin(source, slot, SeekTo::Position(to), Some(to.into()));
+            }
+            ResetCause::Recreated { begin } => {
+                self.begin(source, slot, SeekTo::Position(begin.into()), None);
+            }
+            other => {
+                // Unknown here: what was committed is the one thing to go by.
+                log::warn!(target: "keylane", "{id}: unknown reset {other:?}");
+                self.look_up_again(source, slot, now);
+            }
+        }
+    }
+
+    fn look_up_again(&mut self, source: &mut dyn Source, slot: usize, now: Instant) {
+        self.queues[slot].reading = None;
+        self.set_stage(slot, Stage::LookingUp { again_at: Some(now), failures: 0 });
+        source.pause(self.queues[slot].id);
+    }
+
+    /// One queue has trouble.
+    pub(super) fn queue_error(&mut self, source: &mut dyn Source, id: QueueId, error: SourceError) {
+        let Some(slot) = self.slot(id) else { return };
+        if error.is_retryable() {
+            return self.shared.report(&Event::QueueTrouble { queue: id, error });
+        }
+        self.end_epoch(slot, Phase::Fenced);
+        self.fail_queue(source, slot, error);
+    }
+
+    fn fail_queue(&mut self, source: &mut dyn Source, slot: usize, error: SourceError) {
+        let queue = &mut self.queues[slot];
+        let id = queue.id;
+        (queue.stage, queue.reading) = (Stage::Failed(error.clone()), None);
+        self.undivided = true;
+        source.pause(id);
+        self.shared.report(&Event::QueueFailed { queue: id, error });
+    }
+
+    /// A queue's lock was granted, refused or lost.
+    pub(super) fn lock_reply(
+        &mut self,
+        source: &mut dyn Source,
+        id: QueueId,
+        reply: LockReply,
+        now: Instant,
+    ) {
+        let Some(slot) = self.slot(id) else { return };
+        let queue = &mut self.queues[slot];
+        let locking = matches!(queue.stage, Stage::Locking { .. });
+        if let (LockReply::Held, Some(lock)) = (&reply, &mut queue.lock) {
+            lock.held();
+        }
+        match reply {
+            LockReply::Held if locking => {
+                self.set_stage(slot, Stage::LookingUp { again_at: None, failures: 0 });
+                source.look_up_committed(id);
+            }
+            LockReply::Held => {
+                let until = queue.lock.and_then(|lock| lock.until);
+                if let (Some(until), Some(reading)) = (until, &queue.reading) {
+                    reading.tenure.renew(until);
+                }
+            }
+            LockReply::Refused if locking => {
+                self.set_stage(slot, Stage::Locking { again_at: Some(now + LOCK_AGAIN) });
+                self.shared.report(&Event::LockRefused { queue: id, error: None });
+            }
+            LockReply::Failed(error) => {
+                if locking {
+                    self.set_stage(slot, Stage::Locking { again_at: Some(now + LOCK_AGAIN) });
+                }
+                self.shared.report(&Event::LockRefused { queue: id, error: Some(error) });
+            }
+            LockReply::Refused | LockReply::Lost => self.lock_lost(slot, now),
+            other => log::warn!(target: "keylane", "{id}: unknown lock reply {other:?}"),
+        }
+    }
+
+    fn lock_lost(&mut self, slot: usize, now: Instant) {
+        self.end_epoch(slot, Phase::Fenced);
+        let queue = &mut self.queues[slot];
+        (queue.reading, queue.lock) = (None, None);
+        let id = queue.id;
+        self.shared.report(&Event::LockLost { queue: id });
+        if matches!(self.queues[slot].stage, Stage::Closing(_)) {
+            return; // Its end is under way, and has nothing left to commit.
+        }
+        self.set_stage(slot, Stage::Locking { again_at: Some(now) });
+    }
+
+    /// Timers of queues that are locking, looking up or closing, and of locks that are held.
+    pub(super) fn look_after_queues(&mut self, source: &mut dyn Source, now: Instant) {
+        if self.unsettled.is_empty() {
+            return;
+        }
+        // Before the shards are looked at: a call that ends after that look wakes this thread.
+        self.shared.signals.attend(self.waits_for_calls());
+        let mut acquire = Vec::new();
+        for slot in std::mem::take(&mut self.unsettled) {
+            self.queues[slot].unsettled = false;
+            self.look_after_lock(slot, &mut acquire, now);
+            match &mut self.queues[slot].stage {
+                Stage::Locking { again_at } if again_at.is_some_and(|at| at <= now) => {
+                    *again_at = None;
+                    acquire.push(slot);
+                }
+                Stage::LookingUp { again_at, .. } if again_at.is_some_and(|at| at <= now) => {
+                    *again_at = None;
+                    source.look_up_committed(self.queues[slot].id);
+                }
+                Stage::Closing(_) => self.look_after_closing(source, slot, now),
+                _ => {}
+            }
+            let queue = &self.queues[slot];
+            let settled = matches!(queue.stage, Stage::Reading | Stage::Gone | Stage::Failed(_));
+            if !settled || queue.lock.is_some() {
+                self.list_unsettled(slot);
+            }
+        }
+        self.shared.signals.attend(self.waits_for_calls());
+        self.acquire_locks(source, &acquire, now);
+    }
+
+    fn waits_for_calls(&self) -> bool {
+        let closing = |&slot: &usize| matches!(self.queues[slot].stage, Stage::Closing(_));
+        self.stopping.is_some() || self.unsettled.iter().any(closing)
+    }
+
+    fn look_after_lock(&mut self, slot: usize, acquire: &mut Vec<usize>, now: Instant) {
+        let queue = &mut self.queues[slot];
+        let Some(lock) = queue.lock else { return };
+        let expired = queue.reading.as_ref().is_some_and(|r| r.tenure.phase() == Phase::Expired);
+        if lock.until.is_some_and(|until| now >= until) || expired {
+            return self.lock_lost(slot, now);
+        }
+        // A queue at its end renews as long as it may still wait, and not when its bound has passed.
+        let renews = !matches!(&queue.stage, Stage::Closing(closing) if closing.timed_out);
+        if lock.until.is_some() && now >= lock.renew_at && renews {
+            acquire.push(slot);
+        }
+    }
+
+    fn acquire_locks(&mut self, source: &mut dyn Source, slots: &[usize], now: Instant) {
+        let Some(locks) = source.locks().filter(|_| !slots.is_empty()) else { return };
+        let lease = locks.lease();
+        let queues: Vec<_> = slots.iter().map(|&slot| self.queues[slot].id).collect();
+        for &slot in slots {
+            Lock::ask(&mut self.queues[slot].lock, lease, now);
+        }
+        locks.acquire(&queues);
+    }
+
+    /// A revoke: first what runs, then the last commit, then the release.
+    fn look_after_closing(&mut self, source: &mut dyn Source, slot: usize, now: Instant) {
+        let queue = &mut self.queues[slot];
+        let Stage::Closing(closing) = &mut queue.stage else { return };
+        if let Some(reading) = &queue.reading {
+            let epoch = reading.tenure.epoch;
+            let shards = &self.shared.shards;
+            closing.busy.retain(|&shard| shards[shard].shard.lock().busy_with(epoch).is_some());
+        }
+        if !closing.busy.is_empty() && now < closing.until {
+            return;
+        }
+        if !closing.fenced {
+            closing.fenced = true;
+            closing.timed_out = !closing.busy.is_empty();
+            // The last commit has as long again as a short drain would have had.
+            closing.until = closing.until.max(now) + self.config.revoke_timeout / 4;
+            let busy = std::mem::take(&mut closing.busy);
+            self.fence(slot, &busy);
+        }
+        self.commit(source, slot, now);
+        let queue = &mut self.queues[slot];
+        let watermark = queue.watermark();
+        let stored = watermark.is_none_or(|watermark| !queue.committer.lags(watermark));
+        let Stage::Closing(closing) = &queue.stage else { return };
+        if !stored && now < closing.until {
+            return;
+        }
+        let (id, timed_out, locked) = (queue.id, closing.timed_out, queue.lock.is_some());
+        let unfinished = queue.reading.as_ref().map_or(0, Reading::unfinished);
+        self.gone(slot);
+        if let Some(locks) = source.locks().filter(|_| locked && !timed_out) {
+            locks.release(&[id]);
+        }
+        source.release(id);
+        self.shared.report(&Event::Revoked { queue: id, watermark, unfinished });
+    }
+
+    /// The bound has come, or everything has ended: nothing counts any more.
+    fn fence(&self, slot: usize, busy: &[usize]) {
+        let queue = &self.queues[slot];
+        let Some(reading) = &queue.reading else { return };
+        reading.tenure.move_to(Phase::Fenced);
+        for &shard in busy {
+            let running = self.shared.shards[shard].shard.lock().busy_with(reading.tenure.epoch);
+            if let Some((offset, key)) = running {
+                self.shared.report(&Event::RevokeTimedOut { queue: queue.id, shard, offset, key });
+            }
+        }
+    }
+}
+
+impl Queue {
+    /// When time alone changes something about the queue.
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        let stage = match &self.stage {
+            Stage::Locking { again_at } | Stage::LookingUp { again_at, .. } => *again_at,
+            Stage::Closing(closing) => {
+                let commit = self.committer.next_due().filter(|_| closing.fenced);
+                Some(commit.map_or(closing.until, |at| at.min(closing.until)))
+            }
+            Stage::Reading | Stage::Failed(_) | Stage::Gone => None,
+        };
+        let lock = self.lock.and_then(|lock| Some(lock.until?.min(lock.renew_at)));
+        stage.into_iter().chain(lock).min()
+    }
+}

@@ -1,0 +1,188 @@
+//! How many messages and bytes may be in flight: the only backpressure. A state machine of the
+//! source thread; the shards only report what they have finished.
+//!
+//! Of `max`, half is divided among the assigned queues as a reserve (at least one message each), the
+//! rest is shared: a queue that is stuck can use up the shared part, and never another queue's
+//! reserve. In flight are then at most `max` messages, or as many as there are queues if that is
+//! more.
+//!
+//! Bytes are divided the same way. A message larger than the whole budget is admitted alone: when
+//! nothing else is in flight, and nothing else is admitted beside it.
+
+/// What one queue has in flight.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Used {
+    pub(crate) messages: usize,
+    pub(crate) bytes: usize,
+}
+
+/// See the module's description.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    max: Used,
+    queue_messages_max: usize,
+    /// What each queue may use whatever the others do.
+    reserve: Used,
+    /// What all queues together may use beyond their reserves, and how much of it they do.
+    shared_max: Used,
+    shared: Used,
+    total: Used,
+}
+
+impl Budget {
+    pub(crate) fn new(max: Used, queue_messages_max: usize) -> Self {
+        let mut budget = Self {
+            max,
+            queue_messages_max,
+            reserve: Used::default(),
+            shared_max: Used::default(),
+            shared: Used::default(),
+            total: Used::default(),
+        };
+        budget.divide(std::iter::empty());
+        budget
+    }
+
+    /// Divides the reserve anew, among the queues that use this.
+    pub(crate) fn divide(&mut self, queues: impl Iterator<Item = Used> + Clone) {
+        let count = queues.clone().count().max(1);
+        self.reserve = Used {
+            messages: (self.max.messages / 2 / count).max(1),
+            bytes: self.max.bytes / 2 / count,
+        };
+        self.shared_max = Used {
+            messages: self.max.messages.saturating_sub(self.reserve.messages * count),
+            bytes: self.max.bytes - self.reserve.bytes * count,
+        };
+        self.shared = Used::default();
+        for used in queues {
+            self.shared.messages += used.messages.saturating_sub(self.reserve.messages);
+            self.shared.bytes += used.bytes.saturating_sub(self.reserve.bytes);
+        }
+    }
+
+    /// Admits one message of `bytes`, if it fits.
+    pub(crate) fn admit(&mut self, used: &mut Used, bytes: usize) -> bool {
+        if !self.fits(*used, bytes) {
+            return false;
+        }
+        self.change(used, Used { messages: used.messages + 1, bytes: used.bytes + bytes });
+        true
+    }
+
+    fn fits(&self, used: Used, bytes: usize) -> bool {
+        if self.total.bytes > self.max.bytes {
+            return false; // Something larger than the budget is under way: alone.
+        }
+        if bytes > self.max.bytes {
+            return self.total.messages == 0;
+        }
+        let shared_bytes = (used.bytes + bytes).saturating_sub(self.reserve.bytes)
+            - used.bytes.saturating_sub(self.reserve.bytes);
+        used.messages < self.queue_messages_max
+            && (used.messages < self.reserve.messages
+                || self.shared.messages < self.shared_max.messages)
+            && (shared_bytes == 0 || self.shared.bytes + shared_bytes <= self.shared_max.bytes)
+    }
+
+    /// Gives back what has been finished.
+    pub(crate) fn release(&mut self, used: &mut Used, messages: usize, bytes: usize) {
+        let after = Used { messages: used.messages - messages, bytes: used.bytes - bytes };
+        self.change(used, after);
+    }
+
+    fn change(&mut self, used: &mut Used, after: Used) {
+        let over = |n: usize, reserve: usize| n.saturating_sub(reserve);
+        let (before, reserve) = (*used, self.reserve);
+        self.total.messages = self.total.messages - before.messages + after.messages;
+        self.total.bytes = self.total.bytes - before.bytes + after.bytes;
+        self.shared.messages = self.shared.messages - over(before.messages, reserve.messages)
+            + over(after.messages, reserve.messages);
+        self.shared.bytes = self.shared.bytes - over(before.bytes, reserve.bytes)
+            + over(after.bytes, reserve.bytes);
+        *used = after;
+    }
+
+    /// What all queues have in flight.
+    pub(crate) fn total(&self) -> Used {
+        self.total
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn budget(messages: usize, bytes: usize, queues: usize) -> (Budget, Vec<Used>) {
+        let mut budget = Budget::new(Used { messages, bytes }, messages);
+        let used = vec![Used::default(); queues];
+        budget.divide(used.iter().copied());
+        (budget, used)
+    }
+
+    /// Admits until nothing more fits.
+    fn fill(budget: &mut Budget, used: &mut Used, bytes: usize) -> usize {
+        (0..).take_while(|_| budget.admit(used, bytes)).count()
+    }
+
+    #[test]
+    fn a_stuck_queue_leaves_the_others_their_reserve() {
+        let (mut budget, mut used) = budget(100, 1 << 20, 4);
+        // Its own reserve of 12, and the shared part of 100 - 4 * 12.
+        assert_eq!(fill(&mut budget, &mut used[0], 1), 12 + 52);
+        for queue in 1..4 {
+            assert_eq!(fill(&mut budget, &mut used[queue], 1), 12);
+        }
+        assert_eq!(budget.total().messages, 100);
+        budget.release(&mut used[0], 5, 5);
+        assert_eq!(fill(&mut budget, &mut used[3], 1), 5);
+    }
+
+    #[test]
+    fn each_queue_has_one_message_however_many_there_are() {
+        let (mut budget, mut used) = budget(2, 1 << 20, 10);
+        let admitted: Vec<_> = used.iter_mut().map(|used| fill(&mut budget, used, 1)).collect();
+        assert_eq!(admitted, [1; 10]);
+    }
+
+    #[test]
+    fn bytes_are_bounded_and_divided_too() {
+        let (mut budget, mut used) = budget(1_000, 1_000, 2);
+        assert_eq!(fill(&mut budget, &mut used[0], 100), 7); // 250 reserved, 500 shared
+        assert_eq!(fill(&mut budget, &mut used[1], 100), 2);
+        assert_eq!(budget.total(), Used { messages: 9, bytes: 900 });
+    }
+
+    #[test]
+    fn a_message_larger_than_the_budget_goes_alone() {
+        let (mut budget, mut used) = budget(100, 1_000, 2);
+        assert!(budget.admit(&mut used[0], 100));
+        assert!(!budget.admit(&mut used[1], 1_500));
+        budget.release(&mut used[0], 1, 100);
+        assert!(budget.admit(&mut used[1], 1_500));
+        assert!(!budget.admit(&mut used[0], 1), "nothing goes beside it");
+        budget.release(&mut used[1], 1, 1_500);
+        assert!(budget.admit(&mut used[0], 1));
+    }
+
+    #[test]
+    fn a_queue_can_have_a_bound_of_its_own() {
+        let mut budget = Budget::new(Used { messages: 100, bytes: 1 << 20 }, 7);
+        let mut used = Used::default();
+        assert_eq!(fill(&mut budget, &mut used, 1), 7);
+    }
+
+    #[test]
+    fn everything_given_back_leaves_nothing() {
+        let (mut budget, mut used) = budget(10, 100, 3);
+        for queue in [0, 1, 2, 0, 0] {
+            assert!(budget.admit(&mut used[queue], 7));
+        }
+        budget.divide(used.iter().copied());
+        for used in &mut used {
+            let Used { messages, bytes } = *used;
+            budget.release(used, messages, bytes);
+        }
+        assert_eq!((budget.total(), budget.shared), (Used::default(), Used::default()));
+    }
+}

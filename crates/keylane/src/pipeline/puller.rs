@@ -1,0 +1,101 @@
+//! Admits what was pulled: into the budget, the tracker and the router.
+
+use std::time::Instant;
+
+use keylane_source::{Fetch, Position, Source};
+
+use super::coordinator::Coordinator;
+use super::queue::Stage;
+use super::tracker::Tracker;
+
+impl Coordinator {
+    /// Takes what a fetch brought. Nothing is refused: what there is no budget for waits in the
+    /// queue's stash, and the queue is paused at the source until it has gone.
+    pub(super) fn fetched(&mut self, source: &mut dyn Source, fetch: Fetch, now: Instant) {
+        let Some(slot) = self.slot(fetch.queue) else { return };
+        let queue = &mut self.queues[slot];
+        if !matches!(queue.stage, Stage::Reading) || self.stopping.is_some() {
+            return; // It is not registered, so it is not lost: it comes again.
+        }
+        let Some(reading) = &mut queue.reading else { return };
+        queue.end = fetch.end;
+        self.counters.pulled += fetch.messages.len() as u64;
+        let first = fetch.messages.first().map_or(fetch.position, |first| first.offset().into());
+        reading.tracker.get_or_insert_with(|| Tracker::new(first));
+        let was_empty = reading.stash.is_empty();
+        if was_empty {
+            reading.stash = fetch.messages.into();
+        } else {
+            reading.stash.extend(fetch.messages);
+        }
+        reading.stash_position = reading.stash_position.max(fetch.position);
+        self.admit(slot, now);
+        self.mark_dirty(slot);
+        self.after_admission(source, slot, was_empty);
+    }
+
+    /// Gives each queue with a stash its turn, not always in the same order.
+    pub(super) fn admit_stashed(&mut self, source: &mut dyn Source, now: Instant) {
+        if self.stashed.is_empty() || self.stopping.is_some() {
+            return;
+        }
+        self.turn = (self.turn + 1) % self.stashed.len();
+        self.stashed.rotate_left(self.turn);
+        for slot in std::mem::take(&mut self.stashed) {
+            if self.queues[slot].reading.as_ref().is_none_or(|reading| reading.stash.is_empty()) {
+                continue;
+            }
+            self.admit(slot, now);
+            self.after_admission(source, slot, true);
+        }
+    }
+
+    /// Admits messages of a queue's stash, in order, as long as they fit.
+    fn admit(&mut self, slot: usize, now: Instant) {
+        self.divide_budget();
+        let Some(reading) = &mut self.queues[slot].reading else { return };
+        let Some(tracker) = &mut reading.tracker else { return };
+        while let Some(message) = reading.stash.front() {
+            if Position::from(message.offset()) < tracker.position() {
+                self.counters.repeated += 1;
+                reading.stash.pop_front();
+                continue;
+            }
+            if !tracker.has_room(self.config.span_max)
+                || !self.budget.admit(&mut reading.used, message.size())
+            {
+                break;
+            }
+            let Some(message) = reading.stash.pop_front() else { break };
+            let target = self.router.target(&message);
+            let place = tracker.register(message.offset(), target.shard, now);
+            self.router.push(message, target, (&reading.tenure, place.page, place.bit), now);
+            self.counters.admitted += 1;
+        }
+        if reading.stash.is_empty() {
+            tracker.skip_to(reading.stash_position);
+        }
+        let total = self.budget.total();
+        self.counters.in_flight_max = self.counters.in_flight_max.max(total.messages);
+        self.counters.in_flight_bytes_max = self.counters.in_flight_bytes_max.max(total.bytes);
+    }
+
+    /// Pauses or resumes the queue at the source, as its stash says; `list` it if it has one.
+    fn after_admission(&mut self, source: &mut dyn Source, slot: usize, list: bool) {
+        let queue = &mut self.queues[slot];
+        let Some(reading) = &mut queue.reading else { return };
+        let stashed = !reading.stash.is_empty();
+        if stashed && list {
+            self.stashed.push(slot);
+        }
+        if stashed != reading.paused {
+            reading.paused = stashed;
+            if stashed {
+                source.pause(queue.id);
+            } else {
+                source.resume(queue.id);
+                reading.held = None;
+            }
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! One queue as the source thread sees it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use keylane_source::{EndOffset, Message, Position, QueueId, SeekTo, SourceError, Watermark};
+
+use super::budget::Used;
+use super::committer::Committer;
+use super::tenure::Tenure;
+use super::tracker::Tracker;
+
+/// A queue that was assigned at some time. It keeps its slot for the life of the consumer.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    pub(crate) id: QueueId,
+    pub(crate) stage: Stage,
+    pub(crate) reading: Option<Reading>,
+    pub(crate) committer: Committer,
+    pub(crate) end: EndOffset,
+    /// Stands in the list of queues that may have something to commit.
+    pub(crate) dirty: bool,
+    /// Stands in the list of queues whose timers are looked at.
+    pub(crate) unsettled: bool,
+    /// Finished since the last commit.
+    pub(crate) uncommitted: u64,
+    /// Until when its lock is held, for sources with locks.
+    pub(crate) lock: Option<Lock>,
+}
+
+/// Where a queue is in its life.
+#[derive(Debug)]
+pub(crate) enum Stage {
+    /// Asks for the queue's lock.
+    Locking { again_at: Option<Instant> },
+    /// Asks what was committed; `again_at` after a failure, else an answer is awaited.
+    LookingUp { again_at: Option<Instant>, failures: u32 },
+    /// Messages come.
+    Reading,
+    /// Is being given back: waits for what runs.
+    Closing(Closing),
+    /// Ended with an error; its commit stays untouched.
+    Failed(SourceError),
+    /// Not ours.
+    Gone,
+}
+
+/// The revocation of a queue.
+#[derive(Debug)]
+pub(crate) struct Closing {
+    /// The bound.
+    pub(crate) until: Instant,
+    /// Shards in which something of the queue was running when last looked at.
+    pub(crate) busy: Vec<usize>,
+    /// Nothing counts any more; the last commit is awaited.
+    pub(crate) fenced: bool,
+    /// A call was still running at the bound: the lock is left to expire.
+    pub(crate) timed_out: bool,
+}
+
+/// The queue's lock. It is trusted for a lease from the moment at which it was asked for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Lock {
+    asked_at: Instant,
+    lease: Duration,
+    /// `None` until the broker has granted it.
+    pub(crate) until: Option<Instant>,
+    /// Two thirds into the lease, then often enough to try more than once before its end.
+    pub(crate) renew_at: Instant,
+}
+
+impl Lock {
+    /// Notes that the lock is asked for, or asked for again.
+    pub(crate) fn ask(lock: &mut Option<Self>, lease: Duration, now: Instant) {
+        let until = lock.as_ref().and_then(|lock| lock.until);
+        *lock = Some(Self { asked_at: now, lease, until, renew_at: now + lease / 6 });
+    }
+
+    /// The broker has granted what was asked for last.
+    pub(crate) fn held(&mut self) {
+        self.until = Some(self.asked_at + self.lease);
+        self.renew_at = self.asked_at + self.lease * 2 / 3;
+    }
+}
+
+/// A tenure, as the source thread sees it.
+#[derive(Debug)]
+pub(crate) struct Reading {
+    pub(crate) tenure: Arc<Tenure>,
+    /// `None` until the first fetch, where the start was not a number.
+    pub(crate) tracker: Option<Tracker>,
+    pub(crate) used: Used,
+    /// Finished messages and bytes as of the last look.
+    pub(crate) seen: (u64, u64),
+    /// What a fetch brought and the budget had no room for.
+    pub(crate) stash: VecDeque<Message>,
+    /// The position behind the stash.
+    pub(crate) stash_position: Position,
+    /// The source was told to pause the queue.
+    pub(crate) paused: bool,
+    /// Since when the queue has been held back, and whether an event has said so.
+    pub(crate) held: Option<(Instant, bool)>,
+}
+
+impl Queue {
+    pub(crate) fn new(id: QueueId) -> Self {
+        Self {
+            id,
+            stage: Stage::Gone,
+            reading: None,
+            committer: Committer::new(id, None),
+            end: EndOffset::Unknown,
+            dirty: false,
+            unsettled: false,
+            uncommitted: 0,
+            lock: None,
+        }
+    }
+
+    /// Whether it counts for the division of the budget.
+    pub(crate) fn is_assigned(&self) -> bool {
+        !matches!(self.stage, Stage::Gone | Stage::Failed(_))
+    }
+
+    /// Everything below is finished; `None` as long as nothing is known.
+    pub(crate) fn watermark(&mut self) -> Option<Watermark> {
+        Some(self.reading.as_mut()?.tracker.as_mut()?.watermark())
+    }
+}
+
+impl Reading {
+    pub(crate) fn new(tenure: Tenure, from: SeekTo) -> Self {
+        let tracker = match from {
+            SeekTo::Position(position) => Some(Tracker::new(position)),
+            _ => None,
+        };
+        Self {
+            tenure: Arc::new(tenure),
+            tracker,
+            used: Used::default(),
+            seen: (0, 0),
+            stash: VecDeque::new(),
+            stash_position: Position::ZERO,
+            paused: false,
+            held: None,
+        }
+    }
+
+    /// Messages pulled and not finished, those in the stash among them.
+    pub(crate) fn unfinished(&self) -> u64 {
+        self.tracker.as_ref().map_or(0, Tracker::unfinished) + self.stash.len() as u64
+    }
+}

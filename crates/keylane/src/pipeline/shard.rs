@@ -1,0 +1,446 @@
+//! One shard: the messages that wait for one thread, and what is held back among them. A state
+//! machine without thread, clock or I/O: [`offer`](Shard::offer) chunks, ask for the
+//! [`next_call`](Shard::next_call), run it anywhere, [`settle`](Shard::settle) it.
+//!
+//! ```text
+//! offer ─► pending ──────────────┐
+//!            │ lane held back    ▼
+//!            ▼                  call ─► done: bits in the page, budget given back
+//!          lanes ── due, ready ─►│  └─► failed: its lane, until it is due
+//!          front ── come again ─►┘  └─► ticket, dead letter: outside, until they report
+//! ```
+//!
+//! Why order holds (G1): the messages of a lane stand, from oldest to newest, in *a call, ticket or
+//! letter*, then in *front*, then in *the lane*, then in *pending*; each step takes the oldest of
+//! the earlier place first:
+//!
+//! 1. A message enters a call only when nothing of its lane is held back ([`Lanes::holds`]), or as
+//!    the first of its lane. While a lane exists, messages from `front` and `pending` are parked at
+//!    its end.
+//! 2. `front` is empty before `pending` is looked at, and is filled only when a call returns
+//!    messages, which are older than all that is pending.
+//! 3. In a call, a message is not looked at (or its answer ignored) when an earlier one of its lane
+//!    was not finished: [`Verdicts`].
+//! 4. There is one call at a time, and a ticket's key is closed to all lanes of that name until it
+//!    is settled, whichever queue or epoch they belong to (G2).
+//!
+//! Why nothing is forgotten (G3): a message leaves this module by a set bit, or because its tenure
+//! has ended or the shard drains; then its bit stays clear and the watermark below it.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use keylane_source::{DeadLetter, QueueId};
+
+mod call;
+mod effects;
+mod inspect;
+mod lane;
+mod settle;
+mod stats;
+
+pub(crate) use call::{Call, Verdict, Verdicts};
+pub(crate) use effects::{Effects, LetterId};
+pub(crate) use inspect::Watched;
+pub(crate) use stats::ShardStats;
+
+use self::lane::{Held, Lanes, Letter};
+use super::chunk::{Chunk, Entry, LaneId, Route, Run};
+use super::retry::Random;
+use crate::config::FailurePolicy;
+use crate::outcome::Handled;
+use crate::ticket::TicketId;
+
+/// What a shard has to know of the options.
+#[derive(Debug, Clone)]
+pub(crate) struct ShardSettings {
+    pub(crate) index: usize,
+    pub(crate) batch_max: usize,
+    pub(crate) linger: Duration,
+    pub(crate) failure: FailurePolicy,
+    pub(crate) has_sink: bool,
+    pub(crate) hide_keys: bool,
+    pub(crate) seed: u64,
+}
+
+/// See the module's description.
+#[derive(Debug)]
+pub(crate) struct Shard {
+    settings: ShardSettings,
+    pending: VecDeque<Chunk>,
+    pending_messages: usize,
+    /// Since when a batch has been waiting to become full.
+    lingering_since: Option<Instant>,
+    /// What a call gave back without an answer.
+    front: VecDeque<Held>,
+    lanes: Lanes,
+    /// The lanes that have messages in the running call.
+    in_call: Vec<LaneId>,
+    running: Option<Running>,
+    calls: u64,
+    tickets: HashMap<TicketId, Outside>,
+    /// Tickets settled before their call returned.
+    early: HashMap<TicketId, Handled>,
+    letters: HashMap<LetterId, (Outside, Letter)>,
+    letters_made: u64,
+    /// Queues whose end the listener has not been told of.
+    revoked: VecDeque<QueueId>,
+    draining: bool,
+    random: Random,
+    stats: ShardStats,
+}
+
+/// A call that a listener is in.
+#[derive(Debug)]
+struct Running {
+    call: Arc<Call>,
+    since: Instant,
+    number: u64,
+}
+
+/// A message that is neither here nor in a call: a ticket or the sink will report on it.
+#[derive(Debug)]
+struct Outside {
+    lane: LaneId,
+    held: Held,
+    since: Instant,
+}
+
+/// What a shard's thread is to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// Run the call.
+    Call,
+    /// Nothing, until something is offered or this time comes.
+    Wait(Option<Instant>),
+}
+
+impl Shard {
+    pub(crate) fn new(settings: ShardSettings) -> Self {
+        Self {
+            random: Random::new(settings.seed),
+            settings,
+            pending: VecDeque::new(),
+            pending_messages: 0,
+            lingering_since: None,
+            front: VecDeque::new(),
+            lanes: Lanes::default(),
+            in_call: Vec::new(),
+            running: None,
+            calls: 0,
+            tickets: HashMap::new(),
+            early: HashMap::new(),
+            letters: HashMap::new(),
+            letters_made: 0,
+            revoked: VecDeque::new(),
+            draining: false,
+            stats: ShardStats::default(),
+        }
+    }
+
+    /// Takes messages in.
+    pub(crate) fn offer(&mut self, chunk: Chunk) {
+        self.pending_messages += chunk.len();
+        self.pending.push_back(chunk);
+    }
+
+    /// How many more messages a call could take.
+    pub(crate) fn room(&self) -> usize {
+        self.settings.batch_max.saturating_sub(self.pending_messages)
+    }
+
+    /// Puts the messages of the next call into `call` and notes that it begins; nobody else may hold
+    /// `call`.
+    pub(crate) fn next_call(
+        &mut self,
+        now: Instant,
+        call: &mut Arc<Call>,
+        out: &mut Effects,
+    ) -> Next {
+        debug_assert!(self.running.is_none(), "one call at a time");
+        self.wake_lanes(now, out);
+        if let Some(until) = self.lingers(now) {
+            return Next::Wait(Some(until));
+        }
+        let filled = Arc::get_mut(call).expect("the last call was settled");
+        filled.clear();
+        self.fill(now, filled, out);
+        if filled.is_empty() {
+            return Next::Wait(self.lanes.next_due());
+        }
+        self.lingering_since = None;
+        self.calls += 1;
+        self.stats.began(filled.len());
+        self.running = Some(Running { call: Arc::clone(call), since: now, number: self.calls });
+        Next::Call
+    }
+
+    /// Lanes whose time has come: they may be called, or their letter is sent again.
+    fn wake_lanes(&mut self, now: Instant, out: &mut Effects) {
+        while let Some(id) = self.lanes.pop_due(now) {
+            let Some(lane) = self.lanes.get_mut(&id) else { continue };
+            let resending = matches!(lane.state, lane::LaneState::Resending(..));
+            if !resending {
+                self.lanes.make_ready(&id);
+                continue;
+            }
+            let state = std::mem::replace(&mut lane.state, lane::LaneState::Outside);
+            if let (lane::LaneState::Resending(_, letter), Some(held)) = (state, lane.head.take()) {
+                self.send_letter(id, held, letter, now, out);
+            }
+        }
+    }
+
+    /// Whether a batch that is not full waits for more, and until when.
+    fn lingers(&mut self, now: Instant) -> Option<Instant> {
+        let full = self.pending_messages >= self.settings.batch_max;
+        let others = !self.front.is_empty() || self.lanes.has_ready();
+        if self.settings.linger.is_zero()
+            || self.pending_messages == 0
+            || full
+            || others
+            || self.draining
+        {
+            return None;
+        }
+        let until = *self.lingering_since.get_or_insert(now) + self.settings.linger;
+        (now < until).then_some(until)
+    }
+
+    fn fill(&mut self, now: Instant, call: &mut Call, out: &mut Effects) {
+        if self.fill_from_front(now, call, out) || self.fill_from_lanes(now, call, out) {
+            return;
+        }
+        self.fill_from_pending(now, call, out);
+    }
+
+    /// Returns whether the call is complete.
+    fn fill_from_front(&mut self, now: Instant, call: &mut Call, out: &mut Effects) -> bool {
+        while call.len() < self.settings.batch_max {
+            let Some(held) = self.front.pop_front() else { return false };
+            if held.alone && !call.is_empty() {
+                self.front.push_front(held);
+                return true;
+            }
+            let alone = held.alone;
+            self.admit_held(held, now, call, out);
+            if alone && !call.is_empty() {
+                return true;
+            }
+        }
+        true
+    }
+
+    /// Returns whether the call is complete.
+    fn fill_from_lanes(&mut self, now: Instant, call: &mut Call, out: &mut Effects) -> bool {
+        while call.len() < self.settings.batch_max {
+            let Some(id) = self.lanes.pop_ready() else { return false };
+            if self.fill_from_lane(&id, now, call, out) {
+                return true;
+            }
+        }
+        true
+    }
+
+    fn fill_from_lane(
+        &mut self,
+        id: &LaneId,
+        now: Instant,
+        call: &mut Call,
+        out: &mut Effects,
+    ) -> bool {
+        let (mut began, mut complete) = (false, false);
+        while call.len() < self.settings.batch_max {
+            let Some(lane) = self.lanes.get_mut(id) else { break };
+            lane.state = lane::LaneState::Running;
+            let Some(held) = lane.head.take().or_else(|| lane.rest.pop_front()) else { break };
+            if !held.tenure.admits(now) {
+                continue;
+            }
+            let unroutable = held.tag.route == Route::Unroutable;
+            if (held.alone && !call.is_empty()) || (unroutable && began) {
+                complete = held.alone;
+                lane.rest.push_front(held);
+                break;
+            }
+            if unroutable {
+                self.fail_unroutable(id, held, now, out);
+                return false;
+            }
+            // What has failed before goes without those behind it: should it fail again, they would
+            // have been called for nothing.
+            let last = held.alone || held.tag.tried > 0;
+            complete = held.alone;
+            call.push_held(held);
+            began = true;
+            if last {
+                break;
+            }
+        }
+        if began {
+            self.in_call.push(id.clone());
+        } else {
+            self.lanes.settled(id);
+        }
+        complete
+    }
+
+    fn fill_from_pending(&mut self, now: Instant, call: &mut Call, out: &mut Effects) {
+        while call.len() < self.settings.batch_max {
+            let Some(mut chunk) = self.pending.pop_front() else { return };
+            let before = chunk.len();
+            let pulled_at = chunk.pulled_at;
+            self.fill_from_chunk(&mut chunk, now, call, out);
+            self.pending_messages -= before - chunk.len();
+            self.stats.handed_off(now.saturating_duration_since(pulled_at), before - chunk.len());
+            if chunk.len() > 0 {
+                self.pending.push_front(chunk);
+                return;
+            }
+        }
+    }
+
+    fn fill_from_chunk(
+        &mut self,
+        chunk: &mut Chunk,
+        now: Instant,
+        call: &mut Call,
+        out: &mut Effects,
+    ) {
+        while call.len() < self.settings.batch_max {
+            let Some(run) = chunk.runs.front_mut() else { return };
+            if !run.tenure.admits(now) {
+                chunk.entries.drain(..run.len);
+                chunk.runs.pop_front();
+                continue;
+            }
+            let taken = run.len.min(self.settings.batch_max - call.len());
+            run.len -= taken;
+            let run = Run { len: 0, ..run.clone() };
+            for entry in chunk.entries.drain(..taken) {
+                self.admit(entry, &run, now, call, out);
+            }
+            if chunk.runs.front().is_some_and(|run| run.len == 0) {
+                chunk.runs.pop_front();
+            }
+        }
+    }
+
+    /// Into the call, unless its lane is held back. The usual case touches no map.
+    fn admit(&mut self, entry: Entry, run: &Run, now: Instant, call: &mut Call, out: &mut Effects) {
+        let Entry { message, tag } = entry;
+        let plain = tag.route != Route::Unroutable;
+        if plain && self.lanes.is_empty() {
+            return call.push(Entry { message, tag }, run);
+        }
+        let id = tag.lane(&message, &run.tenure);
+        if self.lanes.holds(&id) {
+            return self.park(&id, Held::new(&message, tag, run));
+        }
+        if !plain {
+            return self.admit_unroutable(id, Held::new(&message, tag, run), now, call, out);
+        }
+        call.push(Entry { message, tag }, run);
+    }
+
+    /// A message that can only fail does so once it is the first of its lane, and not before.
+    fn admit_unroutable(
+        &mut self,
+        id: LaneId,
+        held: Held,
+        now: Instant,
+        call: &Call,
+        out: &mut Effects,
+    ) {
+        if (0..call.len()).any(|index| call.lane(index) == id) {
+            self.lanes.entry(&id).rest.push_back(held);
+            self.in_call.push(id);
+        } else {
+            self.fail_unroutable(&id, held, now, out);
+        }
+    }
+
+    fn admit_held(&mut self, held: Held, now: Instant, call: &mut Call, out: &mut Effects) {
+        if !held.tenure.admits(now) {
+            return;
+        }
+        let id = held.tag.lane(&held.message, &held.tenure);
+        if self.lanes.holds(&id) {
+            self.park(&id, held);
+        } else if held.tag.route == Route::Unroutable {
+            self.admit_unroutable(id, held, now, call, out);
+        } else {
+            call.push_held(held);
+        }
+    }
+
+    fn park(&mut self, id: &LaneId, held: Held) {
+        let stopped = |lane: &mut lane::Lane| matches!(lane.state, lane::LaneState::Stopped);
+        // Behind something that will not be tried again before the end: neither will it.
+        if !self.lanes.get_mut(id).is_some_and(stopped) {
+            self.lanes.park(id, held);
+        }
+    }
+
+    fn fail_unroutable(&mut self, id: &LaneId, held: Held, now: Instant, out: &mut Effects) {
+        let error = held.tag.last_error().cloned();
+        let error = error.unwrap_or_else(|| "the routing function failed".into());
+        self.fail(
+            id.clone(),
+            held,
+            settle::Failure { error, asked: None, panicked: false },
+            now,
+            out,
+        );
+    }
+
+    /// Hands a message to the sink; its lane waits.
+    fn send_letter(
+        &mut self,
+        lane: LaneId,
+        held: Held,
+        letter: Letter,
+        now: Instant,
+        out: &mut Effects,
+    ) {
+        self.letters_made += 1;
+        let id = LetterId(self.letters_made);
+        let dead = DeadLetter::new(held.message.clone(), held.attempts(), letter.reason.clone());
+        out.letters.push((id, dead));
+        self.lanes.entry(&lane).state = lane::LaneState::Outside;
+        self.letters.insert(id, (Outside { lane, held, since: now }, letter));
+    }
+
+    /// A tenure has ended: what it holds back here is dropped, and the listener is told. (What is
+    /// pending is dropped when its turn comes.)
+    pub(crate) fn end_tenure(&mut self, epoch: u64, queue: QueueId) {
+        self.lanes.drop_where(|id| id.epoch == epoch);
+        self.front.retain(|held| held.tenure.epoch != epoch);
+        self.revoked.push_back(queue);
+    }
+
+    /// The next queue whose end the listener has to be told of.
+    pub(crate) fn next_revoked(&mut self) -> Option<QueueId> {
+        self.revoked.pop_front()
+    }
+
+    /// From now on what fails or waits is dropped, not tried again: the consumer stops.
+    pub(crate) fn drain(&mut self) {
+        self.draining = true;
+        self.lanes.stop_waiting();
+    }
+
+    /// Whether there is nothing left to call or to wait for.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.running.is_none()
+            && self.pending.is_empty()
+            && self.front.is_empty()
+            && !self.lanes.has_ready()
+            && self.tickets.is_empty()
+            && self.letters.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests;

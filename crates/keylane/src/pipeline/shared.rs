@@ -1,0 +1,457 @@
+//! What the source thread, the shards and the handle share.
+//!
+//! **Wake-ups.** A thread that is about to wait first says what it waits for, then looks once more;
+//! a thread that changes something first changes it, then looks who waits. Whichever comes second
+//! sees the other, so no wake-up is lost:
+//!
+//! | who waits | says so in | for |
+//! | --- | --- | --- |
+//! | source thread | [`Signals::arm`] | budget: enough of it free, or a shard with nothing to do |
+//! | source thread | [`ShardCell::overflows`] | room in a full channel |
+//! | source thread | [`Signals::attend`] | the end of calls, while a queue or the consumer ends |
+//! | shard | its channel | messages; an [`Item::Nudge`] says "look again" |
+
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::thread::Thread;
+use std::time::Duration;
+
+use crossbeam_channel::{Sender, TrySendError};
+use keylane_source::{DeadLetter, SourceError, SourceWaker};
+use parking_lot::{Condvar, Mutex};
+
+use super::chunk::Chunk;
+use super::shard::{Effects, LetterId, Shard};
+use crate::error::Error;
+use crate::observer::{Event, Observer};
+use crate::outcome::Handled;
+use crate::report::StopReport;
+use crate::sync::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use crate::ticket::TicketId;
+use crate::time::Clock;
+
+/// See the module's description.
+pub(crate) struct Shared {
+    pub(crate) clock: Clock,
+    pub(crate) gate: Gate,
+    pub(crate) signals: Signals,
+    pub(crate) shards: Vec<Arc<ShardCell>>,
+    /// Queues (by slot) that the source thread should look at.
+    notes: Mutex<Vec<usize>>,
+    letters: Mutex<Option<Sender<Posted>>>,
+    observer: Option<Arc<dyn Observer>>,
+    stop: Mutex<StopRequest>,
+    stop_timeout: Duration,
+    ended: Mutex<Option<Result<StopReport, Error>>>,
+    ended_changed: Condvar,
+}
+
+/// A dead letter on its way to the sink.
+pub(crate) struct Posted {
+    pub(crate) cell: Arc<ShardCell>,
+    pub(crate) id: LetterId,
+    pub(crate) letter: DeadLetter,
+}
+
+/// Whether and how the consumer was asked to stop.
+#[derive(Debug, Default)]
+struct StopRequest {
+    /// The first reason, and the shortest deadline.
+    asked: Option<(String, Duration)>,
+    /// A listener's, or the failure policy's: `wait` returns it as an error.
+    by_listener: Option<String>,
+    /// Our own fault.
+    internal: Option<String>,
+}
+
+/// Whether calls may begin.
+#[derive(Debug)]
+pub(crate) struct Gate(AtomicU8);
+
+/// See [`Gate`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub(crate) enum GateState {
+    Open = 0,
+    /// No call begins, everything else goes on.
+    Paused = 1,
+    /// What is in the channels is handled, then the shards end.
+    Draining = 2,
+    /// No call begins, ever.
+    Closed = 3,
+}
+
+impl Gate {
+    pub(crate) fn state(&self) -> GateState {
+        match self.0.load(Ordering::Acquire) {
+            0 => GateState::Open,
+            1 => GateState::Paused,
+            2 => GateState::Draining,
+            _ => GateState::Closed,
+        }
+    }
+
+    pub(crate) fn admits(&self) -> bool {
+        matches!(self.state(), GateState::Open | GateState::Draining)
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.state() >= GateState::Draining
+    }
+
+    /// Pauses or goes on, unless the consumer stops.
+    pub(crate) fn pause(&self, pause: bool) {
+        let (from, to) = if pause { (0, 1) } else { (1, 0) };
+        // A failure means that it stops, or is in that state already.
+        let _ = self.0.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire);
+    }
+
+    /// Moves on towards the end; never back.
+    pub(crate) fn move_to(&self, state: GateState) {
+        self.0.fetch_max(state as u8, Ordering::AcqRel);
+    }
+}
+
+/// How shards reach the source thread.
+pub(crate) struct Signals {
+    waker: SourceWaker,
+    source_thread: OnceLock<Thread>,
+    /// The source thread waits for budget.
+    armed: AtomicBool,
+    enough: AtomicU64,
+    freed: AtomicU64,
+    /// The source thread waits for calls to end.
+    attends: AtomicBool,
+}
+
+impl Signals {
+    pub(crate) fn wake(&self) {
+        self.waker.wake();
+        if let Some(thread) = self.source_thread.get() {
+            thread.unpark();
+        }
+    }
+
+    pub(crate) fn set_source_thread(&self, thread: Thread) {
+        // Set once, by the source thread itself.
+        let _ = self.source_thread.set(thread);
+    }
+
+    /// Asks to be woken once `enough` messages have been finished, or once some have and a shard has
+    /// nothing left to do. A wake-up for each message would cost more than the message.
+    pub(crate) fn arm(&self, enough: u64) {
+        self.freed.store(0, Ordering::Relaxed);
+        self.enough.store(enough, Ordering::Relaxed);
+        self.armed.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn disarm(&self) {
+        self.armed.store(false, Ordering::Relaxed);
+    }
+
+    pub(crate) fn attend(&self, attends: bool) {
+        self.attends.store(attends, Ordering::SeqCst);
+    }
+
+    fn finished(&self, messages: u64) {
+        if self.armed.load(Ordering::SeqCst) {
+            let freed = self.freed.fetch_add(messages, Ordering::Relaxed) + messages;
+            if freed >= self.enough.load(Ordering::Relaxed) {
+                self.fire();
+            }
+        }
+    }
+
+    /// A shard has nothing left to do.
+    pub(crate) fn idle(&self) {
+        if self.armed.load(Ordering::SeqCst) && self.freed.load(Ordering::Relaxed) > 0 {
+            self.fire();
+        }
+    }
+
+    fn fire(&self) {
+        if self.armed.swap(false, Ordering::SeqCst) {
+            self.wake();
+        }
+    }
+
+    /// A call has been settled.
+    pub(crate) fn settled(&self) {
+        if self.attends.load(Ordering::SeqCst) {
+            self.wake();
+        }
+    }
+}
+
+/// A shard with what surrounds it: its channel, and how full that is.
+pub(crate) struct ShardCell {
+    pub(crate) index: usize,
+    pub(crate) shard: Mutex<Shard>,
+    sender: Sender<Item>,
+    capacity: usize,
+    /// Messages in the channel.
+    waiting: AtomicUsize,
+    /// The router waits for room.
+    overflows: AtomicBool,
+    exited: AtomicBool,
+    tickets: AtomicU64,
+}
+
+/// What is sent to a shard.
+pub(crate) enum Item {
+    Chunk(Chunk),
+    /// Look at the shard again: something has changed in it.
+    Nudge,
+}
+
+impl ShardCell {
+    pub(crate) fn new(index: usize, shard: Shard, sender: Sender<Item>, capacity: usize) -> Self {
+        Self {
+            index,
+            shard: Mutex::new(shard),
+            sender,
+            capacity,
+            waiting: AtomicUsize::new(0),
+            overflows: AtomicBool::new(false),
+            exited: AtomicBool::new(false),
+            tickets: AtomicU64::new(0),
+        }
+    }
+
+    /// How many messages the channel has room for.
+    pub(crate) fn room(&self) -> usize {
+        self.capacity.saturating_sub(self.waiting.load(Ordering::SeqCst))
+    }
+
+    /// Messages in the channel.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// Sends a chunk that is known to fit.
+    pub(crate) fn send(&self, chunk: Chunk) {
+        self.waiting.fetch_add(chunk.len(), Ordering::SeqCst);
+        // The channel has a place for each message, and each chunk has at least one.
+        match self.sender.try_send(Item::Chunk(chunk)) {
+            Ok(()) => {}
+            Err(TrySendError::Full(_)) => unreachable!("more chunks than messages"),
+            // The shard's thread has ended: the message stays unfinished, and its end was reported.
+            Err(TrySendError::Disconnected(_)) => {}
+        }
+    }
+
+    /// Makes the thread look at its shard again. A full channel makes it look anyway.
+    pub(crate) fn nudge(&self) {
+        let _ = self.sender.try_send(Item::Nudge);
+    }
+
+    /// The thread has taken a chunk out of the channel.
+    pub(crate) fn taken(&self, messages: usize, signals: &Signals) {
+        let left = self.waiting.fetch_sub(messages, Ordering::SeqCst) - messages;
+        if self.overflows.load(Ordering::SeqCst)
+            && left <= self.capacity / 2
+            && self.overflows.swap(false, Ordering::SeqCst)
+        {
+            signals.wake();
+        }
+    }
+
+    /// Asks for a wake-up once the channel is half empty. False when it is already.
+    pub(crate) fn wait_for_room(&self) -> bool {
+        self.overflows.store(true, Ordering::SeqCst);
+        self.waiting.load(Ordering::SeqCst) > self.capacity / 2
+    }
+
+    pub(crate) fn new_ticket(&self) -> TicketId {
+        TicketId(self.tickets.fetch_add(1, Ordering::Relaxed))
+    }
+
+    pub(crate) fn settle_ticket(self: &Arc<Self>, shared: &Shared, id: TicketId, handled: Handled) {
+        self.change(shared, |shard, out| shard.settle_ticket(id, handled, shared.clock.now(), out));
+    }
+
+    pub(crate) fn settle_letter(
+        self: &Arc<Self>,
+        shared: &Shared,
+        id: LetterId,
+        result: Result<(), SourceError>,
+    ) {
+        self.change(shared, |shard, out| shard.settle_letter(id, result, shared.clock.now(), out));
+    }
+
+    /// Changes the shard from another thread, and makes its own thread look at it.
+    fn change(self: &Arc<Self>, shared: &Shared, change: impl FnOnce(&mut Shard, &mut Effects)) {
+        let mut out = Effects::default();
+        change(&mut self.shard.lock(), &mut out);
+        shared.carry_out(self, &mut out);
+        self.nudge();
+        shared.signals.settled();
+    }
+
+    pub(crate) fn exit(&self) {
+        self.exited.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn has_exited(&self) -> bool {
+        self.exited.load(Ordering::Acquire)
+    }
+}
+
+impl Shared {
+    pub(crate) fn new(
+        clock: Clock,
+        waker: SourceWaker,
+        shards: Vec<Arc<ShardCell>>,
+        letters: Option<Sender<Posted>>,
+        observer: Option<Arc<dyn Observer>>,
+        stop_timeout: Duration,
+    ) -> Self {
+        let signals = Signals {
+            waker,
+            source_thread: OnceLock::new(),
+            armed: AtomicBool::new(false),
+            enough: AtomicU64::new(0),
+            freed: AtomicU64::new(0),
+            attends: AtomicBool::new(false),
+        };
+        Self {
+            clock,
+            gate: Gate(AtomicU8::new(0)),
+            signals,
+            shards,
+            notes: Mutex::new(Vec::new()),
+            letters: Mutex::new(letters),
+            observer,
+            stop: Mutex::default(),
+            stop_timeout,
+            ended: Mutex::new(None),
+            ended_changed: Condvar::new(),
+        }
+    }
+
+    /// Does what a step of a shard asks for. Not to be called under a shard's mutex.
+    pub(crate) fn carry_out(&self, cell: &Arc<ShardCell>, out: &mut Effects) {
+        if !out.noted.is_empty() {
+            self.notes.lock().append(&mut out.noted);
+        }
+        if out.finished > 0 {
+            self.signals.finished(out.finished);
+            out.finished = 0;
+        }
+        for (id, letter) in out.letters.drain(..) {
+            self.post(Posted { cell: Arc::clone(cell), id, letter });
+        }
+        for event in out.events.drain(..) {
+            self.report(&event);
+        }
+        if let Some(reason) = out.stop.take() {
+            self.stop_for_listener(reason);
+        }
+    }
+
+    fn post(&self, posted: Posted) {
+        let sent = self.letters.lock().as_ref().map(|sender| sender.send(posted));
+        // Without a sink nothing is posted; with one that has ended, the consumer has too, and the
+        // message stays unfinished.
+        drop(sent);
+    }
+
+    /// No further dead letter comes: the sink's thread ends once it has handled what it has.
+    pub(crate) fn close_letters(&self) {
+        self.letters.lock().take();
+    }
+
+    /// Logs an event and tells the observer.
+    pub(crate) fn report(&self, event: &Event) {
+        log::log!(target: "keylane", event.level(), "{event}");
+        let Some(observer) = &self.observer else { return };
+        let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| observer.event(event)));
+        if let Err(panic) = told {
+            log::error!(target: "keylane", "the observer panicked: {}", panic_text(&*panic));
+        }
+    }
+
+    /// Takes the slots that shards have noted.
+    pub(crate) fn take_notes(&self, into: &mut Vec<usize>) {
+        into.append(&mut self.notes.lock());
+    }
+
+    pub(crate) fn has_notes(&self) -> bool {
+        !self.notes.lock().is_empty()
+    }
+
+    /// Asks for a stop with the default deadline.
+    pub(crate) fn request_stop(&self, reason: &str) {
+        self.request_stop_within(reason, self.stop_timeout);
+    }
+
+    pub(crate) fn request_stop_within(&self, reason: &str, deadline: Duration) {
+        let mut stop = self.stop.lock();
+        stop.asked = Some(match stop.asked.take() {
+            None => (reason.to_owned(), deadline),
+            Some((first, shortest)) => (first, shortest.min(deadline)),
+        });
+        drop(stop);
+        self.signals.wake();
+    }
+
+    fn stop_for_listener(&self, reason: String) {
+        // At once: nobody may begin a call after this.
+        self.gate.move_to(GateState::Closed);
+        self.stop.lock().by_listener.get_or_insert_with(|| reason.clone());
+        self.request_stop(&reason);
+    }
+
+    /// Something of our own has failed: what is finished is committed, and the consumer stops.
+    pub(crate) fn fail(&self, what: &str) {
+        self.stop.lock().internal.get_or_insert_with(|| what.to_owned());
+        self.request_stop(what);
+    }
+
+    pub(crate) fn failed(&self) -> Option<String> {
+        self.stop.lock().internal.clone()
+    }
+
+    pub(crate) fn stop_asked(&self) -> Option<(String, Duration)> {
+        self.stop.lock().asked.clone()
+    }
+
+    pub(crate) fn stopped_by_listener(&self) -> Option<String> {
+        self.stop.lock().by_listener.clone()
+    }
+
+    /// Sets how it ended; the first one counts.
+    pub(crate) fn end(&self, result: Result<StopReport, Error>) {
+        self.ended.lock().get_or_insert(result);
+        self.ended_changed.notify_all();
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.lock().is_some()
+    }
+
+    /// Waits until it has ended; `None` when `timeout` passes first.
+    pub(crate) fn wait(&self, timeout: Option<Duration>) -> Option<Result<StopReport, Error>> {
+        let mut ended = self.ended.lock();
+        let until = timeout.map(|timeout| self.clock.now() + timeout);
+        while ended.is_none() {
+            match until {
+                None => self.ended_changed.wait(&mut ended),
+                Some(until) => {
+                    if self.ended_changed.wait_until(&mut ended, until).timed_out() {
+                        break;
+                    }
+                }
+            }
+        }
+        ended.clone()
+    }
+}
+
+/// What a panic said.
+pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    if let Some(text) = panic.downcast_ref::<&str>() {
+        return (*text).to_owned();
+    }
+    panic.downcast_ref::<String>().cloned().unwrap_or_else(|| "(not a text)".to_owned())
+}

@@ -1,0 +1,215 @@
+//! The end of a consumer, in order (G8). Each step is what the next one relies on:
+//!
+//! 1. **Nothing more is admitted.** Queues are paused at the source, stashes and overflow are
+//!    dropped: what was never handed to a shard comes again after a restart.
+//! 2. **Draining.** The shards handle what is in their channels and end; lanes in back-off are
+//!    dropped. Polling goes on: the group must not throw us out before we have committed.
+//! 3. **Settling**, when all shards have ended, or a reserve before the deadline: no call begins any
+//!    more, those that run still count, and what is finished is committed until everything is
+//!    stored or the deadline comes.
+//! 4. **Closing.** All tenures are fenced, and what is not stored is committed a last time. Then the
+//!    source is closed, whatever that commit's fate.
+
+use std::time::{Duration, Instant};
+
+use keylane_source::{Source, SourceError, SourceEvent};
+
+use super::coordinator::{Coordinator, Step};
+use super::queue::Reading;
+use super::shared::GateState;
+use super::tenure::Phase;
+use crate::error::Error;
+use crate::observer::Event;
+use crate::report::{Abandoned, QueueReport, StopReport};
+
+/// How often a stop looks around when nothing wakes it.
+const LOOK: Duration = Duration::from_millis(20);
+/// What closing the source may take beyond the deadline.
+const CLOSE_GRACE: Duration = Duration::from_millis(250);
+
+/// A stop under way.
+#[derive(Debug)]
+pub(crate) struct Stopping {
+    began_at: Instant,
+    allowed: Duration,
+    settling: bool,
+    dropped: u64,
+    abandoned: Vec<Abandoned>,
+}
+
+impl Stopping {
+    fn deadline(&self) -> Instant {
+        self.began_at + self.allowed
+    }
+
+    /// Up to a tenth of the time, at most a second, is kept for the commit.
+    fn drain_until(&self) -> Instant {
+        self.deadline() - (self.allowed / 10).min(Duration::from_secs(1))
+    }
+}
+
+impl Coordinator {
+    /// Begins and carries on a stop, if one was asked for.
+    pub(super) fn step_stopping(&mut self, source: &mut dyn Source, now: Instant) -> Option<Step> {
+        let (reason, allowed) = self.shared.stop_asked()?;
+        match &mut self.stopping {
+            // A later stop may be more urgent.
+            Some(stopping) => stopping.allowed = stopping.allowed.min(allowed),
+            None => self.begin_stopping(source, &reason, allowed, now),
+        }
+        let ended = self.shared.shards.iter().all(|cell| cell.has_exited());
+        let idle = ended && !self.shared.shards.iter().any(|cell| cell.shard.lock().has_outside());
+        let stopping = self.stopping.as_mut()?;
+        if !stopping.settling && (idle || now >= stopping.drain_until()) {
+            stopping.settling = true;
+            self.shared.gate.move_to(GateState::Closed);
+            self.shared.shards.iter().for_each(|cell| cell.nudge());
+        }
+        let (settling, deadline) = (stopping.settling, stopping.deadline());
+        if !settling {
+            return Some(Step::Poll(LOOK));
+        }
+        for slot in 0..self.queues.len() {
+            self.commit(source, slot, now);
+        }
+        let stored = (0..self.queues.len()).all(|slot| self.is_stored(slot));
+        if (idle && stored) || now >= deadline {
+            self.close_all(source, now);
+            let left = deadline.saturating_duration_since(now);
+            return Some(Step::Close(left + CLOSE_GRACE));
+        }
+        Some(Step::Poll(LOOK))
+    }
+
+    fn begin_stopping(
+        &mut self,
+        source: &mut dyn Source,
+        reason: &str,
+        allowed: Duration,
+        now: Instant,
+    ) {
+        self.shared.report(&Event::Stopping { reason: reason.to_owned() });
+        let mut dropped = 0;
+        for queue in &mut self.queues {
+            let Some(reading) = &mut queue.reading else { continue };
+            source.pause(queue.id);
+            dropped += reading.stash.len() as u64;
+            reading.stash.clear();
+        }
+        self.router.drop_ended(|_| true);
+        self.shared.signals.attend(true);
+        self.shared.gate.move_to(GateState::Draining);
+        for cell in &self.shared.shards {
+            cell.shard.lock().drain();
+            cell.nudge();
+        }
+        let (settling, abandoned) = (false, Vec::new());
+        self.stopping = Some(Stopping { began_at: now, allowed, settling, dropped, abandoned });
+    }
+
+    fn is_stored(&mut self, slot: usize) -> bool {
+        let queue = &mut self.queues[slot];
+        let watermark = queue.watermark();
+        watermark.is_none_or(|watermark| !queue.committer.lags(watermark))
+    }
+
+    /// Nothing counts any more; what is finished and not stored is sent a last time.
+    fn close_all(&mut self, source: &mut dyn Source, now: Instant) {
+        let abandoned: Vec<_> =
+            self.shared.shards.iter().flat_map(|cell| cell.shard.lock().abandoned(now)).collect();
+        for slot in 0..self.queues.len() {
+            if let Some(reading) = &self.queues[slot].reading {
+                reading.tenure.move_to(Phase::Fenced);
+            }
+            if !self.is_stored(slot) {
+                self.queues[slot].committer.hurry();
+                self.commit(source, slot, now);
+            }
+        }
+        if let Some(locks) = source.locks() {
+            // A queue with a call still running keeps its lock until it expires.
+            let free: Vec<_> = self
+                .queues
+                .iter()
+                .filter(|queue| queue.lock.is_some())
+                .filter(|queue| abandoned.iter().all(|left| left.queue != queue.id))
+                .map(|queue| queue.id)
+                .collect();
+            if !free.is_empty() {
+                locks.release(&free);
+            }
+        }
+        if let Some(stopping) = &mut self.stopping {
+            stopping.abandoned = abandoned;
+        }
+        self.shared.close_letters();
+    }
+
+    /// What the source has reported while it was closed: of that, only commits still matter.
+    pub(crate) fn take_last_answers(&mut self, events: Vec<SourceEvent>, now: Instant) {
+        for event in events {
+            if let SourceEvent::CommitResult { commit, result } = event {
+                self.committed(&commit, result, now);
+            }
+        }
+    }
+
+    /// How it ended; after the source was closed and its last answers were taken in.
+    pub(crate) fn result(
+        &mut self,
+        closed: Result<(), SourceError>,
+        now: Instant,
+    ) -> Result<StopReport, Error> {
+        let Some(stopping) = self.stopping.take() else {
+            return Err(Error::internal("closed without a stop".to_owned(), StopReport::default()));
+        };
+        let mut read = Vec::from_iter(0..self.queues.len());
+        read.retain(|&slot| self.queues[slot].reading.is_some());
+        let mut queues: Vec<_> = read.into_iter().map(|slot| self.queue_report(slot)).collect();
+        queues.sort_by_key(|report| report.queue);
+        let unfinished = self.queues.iter().filter_map(|queue| queue.reading.as_ref());
+        let unfinished = unfinished.map(Reading::unfinished).sum::<u64>() + stopping.dropped;
+        let report = StopReport {
+            queues,
+            abandoned: stopping.abandoned,
+            unfinished,
+            close_error: closed.err().map(|error| error.to_string()),
+            took: now.saturating_duration_since(stopping.began_at),
+        };
+        self.shared.report(&Event::Stopped { summary: report.to_string() });
+        if let Some(what) = self.shared.failed() {
+            return Err(Error::internal(what, report));
+        }
+        if let Some(error) = self.fatal.take() {
+            return Err(Error::source_failed(error, report));
+        }
+        if let Some(reason) = self.shared.stopped_by_listener() {
+            return Err(Error::stopped_by_listener(reason, report));
+        }
+        if !report.abandoned.is_empty() {
+            return Err(Error::deadline(stopping.allowed, report));
+        }
+        if !report.all_committed() {
+            return Err(Error::final_commit(report));
+        }
+        Ok(report)
+    }
+
+    fn queue_report(&mut self, slot: usize) -> QueueReport {
+        let stored = self.is_stored(slot);
+        let queue = &mut self.queues[slot];
+        let watermark = queue.watermark();
+        let tracker = queue.reading.as_ref().and_then(|reading| reading.tracker.as_ref());
+        let commit_error = (!stored).then(|| match queue.committer.last_error() {
+            Some(error) => error.to_string(),
+            None => "not answered before the source was closed".to_owned(),
+        });
+        QueueReport {
+            queue: queue.id,
+            watermark,
+            committed: queue.committer.acknowledged(),
+            finished_above: tracker.map_or(0, |tracker| tracker.span() - tracker.unfinished()),
+            commit_error,
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! The only place that makes threads: one for the source, one per shard, one for the dead-letter
+//! sink where there is one. Each has a name, and ends by itself.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::thread::{Builder, JoinHandle};
+
+use crossbeam_channel::{Receiver, bounded, unbounded};
+use keylane_source::{Ack, DeadLetterSink, Source};
+use parking_lot::Mutex;
+
+use super::coordinator::{Coordinator, Step};
+use super::shard::{Shard, ShardSettings};
+use super::shared::{GateState, Item, Posted, ShardCell, Shared, panic_text};
+use super::worker::Worker;
+use crate::config::Config;
+use crate::error::Error;
+use crate::listener::Factory;
+use crate::report::StopReport;
+use crate::time::Clock;
+
+/// The running parts of a consumer.
+pub(crate) struct Threads {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) coordinator: Arc<Mutex<Coordinator>>,
+}
+
+impl Threads {
+    /// Starts everything, or nothing.
+    pub(crate) fn start(
+        source: Box<dyn Source>,
+        config: Config,
+        sink: Option<Box<dyn DeadLetterSink>>,
+        factory: &Factory,
+    ) -> Result<Self, Error> {
+        let clock = Clock;
+        let config = Arc::new(config);
+        let (cells, receivers): (Vec<_>, Vec<_>) =
+            (0..config.shards).map(|index| make_shard(&config, index, sink.is_some())).unzip();
+        // As many letters as messages in flight at most: each holds its lane.
+        let (letters, posted) = sink.is_some().then(unbounded).unzip();
+        let (observer, stop_timeout) = (config.observer.clone(), config.stop_timeout);
+        let waker = source.waker();
+        let shared = Shared::new(clock, waker, cells, letters, observer, stop_timeout);
+        let shared = Arc::new(shared);
+        let coordinator = Coordinator::new(Arc::clone(&config), Arc::clone(&shared), clock.now());
+        let threads = Self { shared, coordinator: Arc::new(Mutex::new(coordinator)) };
+        let started = threads.start_all(source, &config, sink.zip(posted), receivers, factory);
+        if let Err(error) = started {
+            // Those that were started find the gate closed, and end.
+            threads.shared.gate.move_to(GateState::Closed);
+            threads.shared.close_letters();
+            threads.shared.shards.iter().for_each(|cell| cell.nudge());
+            return Err(error);
+        }
+        Ok(threads)
+    }
+
+    fn start_all(
+        &self,
+        source: Box<dyn Source>,
+        config: &Config,
+        sink: Option<(Box<dyn DeadLetterSink>, Receiver<Posted>)>,
+        receivers: Vec<Receiver<Item>>,
+        factory: &Factory,
+    ) -> Result<(), Error> {
+        for (cell, receiver) in self.shared.shards.iter().zip(receivers) {
+            let (cell, shared) = (Arc::clone(cell), Arc::clone(&self.shared));
+            let name = format!("{}-shard-{}", config.thread_name, cell.index);
+            let worker =
+                Worker::new(Arc::clone(&cell), Arc::clone(&shared), receiver, factory.clone());
+            spawn(name, Some(config.stack_size), move || {
+                // A panic in here is our own fault, not a listener's: better stop than stall.
+                if let Err(panic) = catch_unwind(AssertUnwindSafe(|| worker.run())) {
+                    let what = format!("shard {} panicked: {}", cell.index, panic_text(&*panic));
+                    log::error!(target: "keylane", "{what}");
+                    cell.exit();
+                    shared.fail(&what);
+                }
+            })?;
+        }
+        if let Some((sink, posted)) = sink {
+            let shared = Arc::clone(&self.shared);
+            let name = format!("{}-dead-letters", config.thread_name);
+            spawn(name, None, move || run_sink(sink, &posted, &shared))?;
+        }
+        let (coordinator, shared) = (Arc::clone(&self.coordinator), Arc::clone(&self.shared));
+        spawn(format!("{}-source", config.thread_name), None, move || {
+            shared.signals.set_source_thread(std::thread::current());
+            let ran = catch_unwind(AssertUnwindSafe(|| run_source(source, &coordinator, &shared)));
+            let result = ran.unwrap_or_else(|panic| {
+                shared.gate.move_to(GateState::Closed);
+                shared.shards.iter().for_each(|cell| cell.nudge());
+                let what = format!("the source's thread panicked: {}", panic_text(&*panic));
+                log::error!(target: "keylane", "{what}");
+                Err(Error::internal(what, StopReport::default()))
+            });
+            shared.end(result);
+        })?;
+        Ok(())
+    }
+}
+
+fn make_shard(config: &Config, index: usize, has_sink: bool) -> (Arc<ShardCell>, Receiver<Item>) {
+    // A place for each message and one for a nudge.
+    let (sender, receiver) = bounded(config.channel_capacity + 1);
+    let shard = Shard::new(ShardSettings {
+        index,
+        batch_max: config.batch_max,
+        linger: config.linger,
+        failure: config.failure,
+        has_sink,
+        hide_keys: config.hide_keys,
+        seed: config.seed.wrapping_add(index as u64),
+    });
+    (Arc::new(ShardCell::new(index, shard, sender, config.channel_capacity)), receiver)
+}
+
+fn spawn(
+    name: String,
+    stack_size: Option<usize>,
+    run: impl FnOnce() + Send + 'static,
+) -> Result<JoinHandle<()>, Error> {
+    let mut builder = Builder::new().name(name.clone());
+    if let Some(bytes) = stack_size {
+        builder = builder.stack_size(bytes);
+    }
+    builder.spawn(run).map_err(|cause| Error::thread(name, cause))
+}
+
+/// Polls the source and lets the coordinator take its turn, until everything is over.
+fn run_source(
+    mut source: Box<dyn Source>,
+    coordinator: &Mutex<Coordinator>,
+    shared: &Shared,
+) -> Result<StopReport, Error> {
+    let clock = shared.clock;
+    let mut events = Vec::new();
+    let mut polled = Ok(());
+    let limits = coordinator.lock().limits();
+    let timeout = loop {
+        let before = std::mem::replace(&mut polled, Ok(()));
+        let step = coordinator.lock().step(source.as_mut(), &mut events, before, clock.now());
+        match step {
+            Step::Poll(wait) => polled = source.poll(limits, wait, &mut events),
+            Step::BackOff(delay) => {
+                std::thread::park_timeout(delay);
+                polled = source.poll(limits, std::time::Duration::ZERO, &mut events);
+            }
+            Step::Close(timeout) => break timeout,
+        }
+    };
+    let closed = source.close(timeout, &mut events);
+    let mut coordinator = coordinator.lock();
+    coordinator.take_last_answers(events, clock.now());
+    coordinator.result(closed, clock.now())
+}
+
+/// Hands dead letters to the sink, one after the other.
+fn run_sink(mut sink: Box<dyn DeadLetterSink>, posted: &Receiver<Posted>, shared: &Arc<Shared>) {
+    while let Ok(Posted { cell, id, letter }) = posted.recv() {
+        let shared = Arc::clone(shared);
+        let ack = Ack::new(move |result| cell.settle_letter(&shared, id, result));
+        // A panic drops the ack, and a dropped ack is a failure.
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| sink.send(letter, ack))) {
+            log::error!(target: "keylane", "the dead-letter sink panicked: {}", panic_text(&*panic));
+        }
+    }
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| sink.close())) {
+        log::error!(target: "keylane", "closing the dead-letter sink panicked: {}", panic_text(&*panic));
+    }
+}

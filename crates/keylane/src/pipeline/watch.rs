@@ -1,0 +1,122 @@
+//! Looks once a second for what does not move: calls and tickets that do not end, queues that are
+//! held back. Nothing is interrupted; somebody is told.
+
+use std::time::{Duration, Instant};
+
+use super::coordinator::{Coordinator, TICK};
+use super::shard::Watched;
+use crate::observer::{Event, HeldBy};
+
+/// What was seen of each shard the last time.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    next_at: Instant,
+    shards: Vec<Seen>,
+}
+
+#[derive(Debug, Default)]
+struct Seen {
+    /// What is being looked at, and since when.
+    call: Option<(Watched, Instant)>,
+    reported: bool,
+    tickets_reported_at: Option<Instant>,
+}
+
+impl Watch {
+    pub(crate) fn new(shards: usize, now: Instant) -> Self {
+        let shards = (0..shards).map(|_| Seen::default()).collect();
+        Self { next_at: now + TICK, shards }
+    }
+
+    pub(crate) fn next_at(&self) -> Instant {
+        self.next_at
+    }
+
+    /// Calls that have been running for too long, in words.
+    pub(crate) fn stalled(&self) -> impl Iterator<Item = String> {
+        let stalled = self.shards.iter().enumerate().filter(|(_, seen)| seen.reported);
+        stalled.filter_map(|(shard, seen)| {
+            let (Watched { queue, offset, key, .. }, _) = seen.call.as_ref()?;
+            Some(format!(
+                "the call for {queue} offset {offset}, key {key}, on shard {shard} does not return"
+            ))
+        })
+    }
+}
+
+impl Seen {
+    /// How long the same message has been looked at, when that is too long and was not reported.
+    fn look(
+        &mut self,
+        watched: Option<Watched>,
+        now: Instant,
+        after: Duration,
+    ) -> Option<Duration> {
+        match (&self.call, watched) {
+            (Some((seen, since)), Some(watched)) if *seen == watched => {
+                let running_for = now.saturating_duration_since(*since);
+                let stalls = running_for >= after && !self.reported;
+                self.reported |= stalls;
+                stalls.then_some(running_for)
+            }
+            (_, watched) => {
+                self.call = watched.map(|watched| (watched, now));
+                self.reported = false;
+                None
+            }
+        }
+    }
+}
+
+impl Coordinator {
+    pub(super) fn watch_shards(&mut self, now: Instant) {
+        if now < self.watch.next_at {
+            return;
+        }
+        // Sampling: a call is seen at most a tick after it began, so twice the tick must not exceed
+        // what counts as a stall.
+        let after = self.config.stall_after;
+        self.watch.next_at = now + TICK.min(after / 2).max(Duration::from_millis(1));
+        for (seen, cell) in self.watch.shards.iter_mut().zip(&self.shared.shards) {
+            let shard = cell.shard.lock();
+            let watched = shard.watched();
+            let due = seen.tickets_reported_at.is_none_or(|at| now >= at + after);
+            let ticket =
+                if due { shard.old_tickets(now, after).max_by_key(|old| old.3) } else { None };
+            drop(shard);
+            let shard = cell.index;
+            if let Some(running_for) = seen.look(watched, now, after) {
+                if let Some((Watched { queue, offset, key, .. }, _)) = seen.call.clone() {
+                    self.shared.report(&Event::Stalled { queue, offset, key, shard, running_for });
+                }
+            }
+            if let Some((queue, offset, key, running_for)) = ticket {
+                seen.tickets_reported_at = Some(now);
+                self.shared.report(&Event::Stalled { queue, offset, key, shard, running_for });
+            }
+        }
+        self.watch_queues(now);
+    }
+
+    /// A queue that has been held back since the last look, by the same message: an event names it.
+    fn watch_queues(&mut self, now: Instant) {
+        let tick = TICK.min(self.config.stall_after);
+        for &slot in &self.stashed {
+            let queue = &mut self.queues[slot];
+            let Some(reading) = &mut queue.reading else { continue };
+            let Some(tracker) = &mut reading.tracker else { continue };
+            let full = !tracker.has_room(self.config.span_max);
+            let Some(first) = tracker.first_unfinished() else { continue };
+            let (since, reported) = *reading.held.get_or_insert((now, false));
+            if reported || now < since + tick || first.registered_at > since {
+                continue;
+            }
+            reading.held = Some((since, true));
+            let by = if full { HeldBy::Span } else { HeldBy::Budget };
+            let shard = self.shared.shards[usize::from(first.shard)].shard.lock();
+            let key = shard.find(reading.tenure.epoch, first.offset).map(|held| held.key);
+            drop(shard);
+            self.shared.report(&Event::Held { queue: queue.id, by, offset: first.offset, key });
+        }
+    }
+}
