@@ -11,3 +11,4 @@ mod dead_letters;
 mod fetch;
 mod groups;
 mod member;
+mod real_broker;
