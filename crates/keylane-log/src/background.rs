@@ -3,23 +3,61 @@
 //!
 //! It sleeps while there is nothing to do. Commits that came while it was writing go together.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use keylane_source::{Commit, SourceEvent};
 use parking_lot::{Condvar, Mutex};
 
+use crate::error::Kind;
 use crate::inbox::Inbox;
 use crate::log::Core;
 use crate::topic::Topic;
 use crate::{Error, Fsync, Retention};
 
-/// A source's wish to commit.
+/// A source's wish to commit. Answered exactly once: dropped unanswered, it says that it failed.
 pub(crate) struct Request {
-    pub(crate) topic: Arc<Topic>,
-    pub(crate) group: Arc<str>,
-    pub(crate) commit: Commit,
-    pub(crate) reply: Arc<Inbox>,
+    topic: Arc<Topic>,
+    group: Arc<str>,
+    commit: Option<Commit>,
+    reply: Arc<Inbox>,
+}
+
+impl Request {
+    pub(crate) fn new(
+        topic: &Arc<Topic>,
+        group: &Arc<str>,
+        commit: Commit,
+        reply: &Arc<Inbox>,
+    ) -> Self {
+        Self {
+            topic: Arc::clone(topic),
+            group: Arc::clone(group),
+            commit: Some(commit),
+            reply: Arc::clone(reply),
+        }
+    }
+
+    fn answer(&mut self, result: Result<(), Error>) {
+        let Some(commit) = self.commit.take() else { return };
+        let result = result.map_err(|error| {
+            let Commit { queue, watermark, .. } = commit;
+            let doing = format!("commit {queue} at {watermark} for group {:?}", self.group);
+            error.context(doing).to_source_error()
+        });
+        self.reply.result(SourceEvent::CommitResult { commit, result });
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        self.answer(Err(dead()));
+    }
+}
+
+fn dead() -> Error {
+    Error::new(Kind::Stopped, "the log's thread has ended")
 }
 
 #[derive(Default)]
@@ -39,6 +77,8 @@ struct State {
     /// When the oldest write that is not forced to the disk was made.
     unforced_since: Option<Instant>,
     stop: bool,
+    /// The thread has ended.
+    is_dead: bool,
 }
 
 enum Work {
@@ -63,7 +103,13 @@ impl Background {
     }
 
     pub(crate) fn commit(&self, request: Request) {
-        self.state.lock().requests.push(request);
+        let mut state = self.state.lock();
+        if state.is_dead {
+            // Its drop answers.
+            return;
+        }
+        state.requests.push(request);
+        drop(state);
         self.changed.notify_all();
     }
 
@@ -82,7 +128,7 @@ impl Background {
     /// Waits until every commit handed over so far is answered.
     pub(crate) fn drain(&self) {
         let mut state = self.state.lock();
-        while state.writing || !state.requests.is_empty() {
+        while !state.is_dead && (state.writing || !state.requests.is_empty()) {
             self.changed.wait(&mut state);
         }
     }
@@ -93,7 +139,22 @@ impl Background {
     }
 
     /// The thread. Ends after [`stop`](Self::stop), with everything written and forced to the disk.
+    ///
+    /// A panic here (the store's) stops the log like a failed write, and leaves nobody waiting.
     pub(crate) fn run(&self, core: &Core) {
+        let ended = catch_unwind(AssertUnwindSafe(|| self.work(core)));
+        if ended.is_err() {
+            core.stop(dead().context("a panic in the log's thread"));
+        }
+        let mut state = self.state.lock();
+        state.is_dead = true;
+        let unanswered = std::mem::take(&mut state.requests);
+        drop(state);
+        drop(unanswered);
+        self.changed.notify_all();
+    }
+
+    fn work(&self, core: &Core) {
         loop {
             match self.next() {
                 Work::Commits(requests) => {
@@ -150,21 +211,10 @@ fn topics_of(requests: &[Request]) -> Vec<Arc<Topic>> {
 fn write_commits(core: &Core, mut requests: Vec<Request>) {
     // Stable: the commits of a queue stay in the order in which they were asked for.
     requests.sort_by_key(|request| request.topic.number);
-    let mut rest = &requests[..];
-    while let Some(first) = rest.first() {
-        let same = |request: &&Request| request.topic.number == first.topic.number;
-        let (these, others) = rest.split_at(rest.iter().take_while(same).count());
-        rest = others;
-        let commits = these.iter().map(|request| (&*request.group, &request.commit));
-        let result = core.write_commits(&first.topic, commits);
-        for request in these {
-            let result = result.clone().map_err(|error: Error| {
-                let Commit { queue, watermark, .. } = request.commit;
-                let doing = format!("commit {queue} at {watermark} for group {:?}", request.group);
-                error.context(doing).to_source_error()
-            });
-            let commit = request.commit.clone();
-            request.reply.result(SourceEvent::CommitResult { commit, result });
-        }
+    for these in requests.chunk_by_mut(|one, next| one.topic.number == next.topic.number) {
+        let commits =
+            these.iter().filter_map(|request| Some((&*request.group, request.commit.as_ref()?)));
+        let result = core.write_commits(&these[0].topic, commits);
+        these.iter_mut().for_each(|request| request.answer(result.clone()));
     }
 }

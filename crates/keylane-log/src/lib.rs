@@ -79,7 +79,6 @@ mod producer;
 mod reader;
 mod record;
 mod source;
-mod timestamp;
 mod topic;
 
 // What lies on the disk.

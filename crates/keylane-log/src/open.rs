@@ -79,15 +79,22 @@ pub(crate) fn open(folder: &Path, options: &Options) -> Result<Core, Error> {
     })
 }
 
-/// Takes the lock, and creates the folder if it may.
+/// Takes the lock, and creates the folder if it may. Leaves a folder alone that is not a log.
 fn own(folder: &Path, options: &Options) -> Result<File, Error> {
     let path = folder.join(LOCK);
-    if options.existing_only {
-        let missing = || format!("there is no log in {}", folder.display());
-        let there = path.try_exists().map_err(|error| Error::io("look for", &path, error))?;
-        if !there && entries(folder)?.is_empty() {
-            return Err(Error::new(Kind::NotFound, missing()));
-        }
+    let names = entries(folder)?;
+    if names.is_empty() && options.existing_only {
+        let missing = format!("there is no log in {}", folder.display());
+        return Err(Error::new(Kind::NotFound, missing));
+    }
+    if let Some(first) = names.first()
+        && !names.iter().any(|name| name == LOCK || FILES.contains(&name.as_str()))
+    {
+        return Err(Error::damaged(format!(
+            "open the log in {}: there is no manifest but there is {first:?}: the manifest is lost, \
+             or the folder holds something else than a log",
+            folder.display()
+        )));
     }
     fs::create_dir_all(folder).map_err(|error| Error::io("create the folder", folder, error))?;
     let lock = File::options().create(true).truncate(false).write(true).open(&path);
@@ -261,7 +268,7 @@ impl Opening<'_> {
         } else {
             Marks::create(path, &self.owner, number, entry.queues)?
         };
-        self.check_commits(number, entry, &marks)?;
+        let commits = self.commits(number, entry, &marks)?;
         let mut queues = Vec::with_capacity(entry.queues as usize);
         let mut timestamps_max = Vec::with_capacity(entry.queues as usize);
         for index in 0..entry.queues {
@@ -271,7 +278,7 @@ impl Opening<'_> {
             timestamps_max.push(timestamp_max);
         }
         let ends = queues.iter().zip(0..).map(|(queue, index)| (cell_of(index), queue.end()));
-        let ends: Vec<_> = ends.collect();
+        let ends: Vec<_> = ends.chain([(COMMITS, commits)]).collect();
         let topic = Topic::new(number, &entry.name, queues.into(), marks)?;
         {
             let mut append = topic.append.lock();
@@ -295,7 +302,8 @@ impl Opening<'_> {
         Ok(false)
     }
 
-    fn check_commits(&self, number: u32, entry: &Registered, marks: &Marks) -> Result<(), Error> {
+    /// How many groups of commits were written. Damage if there are fewer than the marks say.
+    fn commits(&self, number: u32, entry: &Registered, marks: &Marks) -> Result<u64, Error> {
         let count = self.store.state(&state::commit_count_key(number))?;
         let count = count.map_or(Ok(0), |count| state::number(&count))?;
         let mark = marks.get(COMMITS);
@@ -308,7 +316,7 @@ impl Opening<'_> {
                 marks.path().display()
             )));
         }
-        Ok(())
+        Ok(count)
     }
 
     /// Where a queue begins and ends in the store, and its highest timestamp. Damage if it is

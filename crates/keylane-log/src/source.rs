@@ -11,7 +11,10 @@
 //!    or is sought or resumed. So a poll costs what it brings, not what there are queues.
 //! 2. A position lies between the queue's begin and end, or is answered by a reset.
 //! 3. A block that was read in part stays with its queue, so that small fetches do not read and check
-//!    it again; together these blocks keep at most [`KEPT_BYTES_MAX`].
+//!    it again; together these blocks keep at most 32 MiB.
+
+mod fetch;
+mod timestamp;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,27 +22,20 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use keylane_source::{
-    Commit, Committed, EndOffset, Fetch, FetchLimits, Message, Offset, QueueId, ResetCause, SeekTo,
-    Source, SourceError, SourceEvent, SourceWaker,
+    Commit, Committed, FetchLimits, QueueId, SeekTo, Source, SourceError, SourceEvent, SourceWaker,
 };
 
+use crate::Error;
 use crate::background::Request;
 use crate::block::Block;
 use crate::error::Kind;
 use crate::inbox::Inbox;
-use crate::inspect::at;
 use crate::log::{Core, Shared};
 use crate::manifest::check_name;
-use crate::reader::{self, Read};
 use crate::retention::in_use;
 use crate::state;
 use crate::topic::Topic;
-use crate::{Error, timestamp};
 
-/// What partly read blocks may keep in memory.
-const KEPT_BYTES_MAX: usize = 32 << 20;
-/// How long a queue is left alone after the operating system has refused to read it.
-const RETRY_AFTER: Duration = Duration::from_millis(200);
 /// The longest metadata of a commit.
 const METADATA_BYTES_MAX: usize = 64 << 10;
 
@@ -94,14 +90,6 @@ enum Reading {
     At(u64),
     /// Given back.
     Released,
-}
-
-/// What became of a queue's turn in a poll.
-enum Turn {
-    /// It has nothing more to say.
-    Done,
-    /// It has, at the next poll.
-    More,
 }
 
 impl LogSource {
@@ -228,209 +216,6 @@ impl LogSource {
         }
     }
 
-    /// Gives each ready queue one turn, until the limits are reached.
-    fn fetch(&mut self, limits: FetchLimits, events: &mut Vec<SourceEvent>) {
-        let (mut messages, mut bytes) = (0, 0);
-        for _ in 0..self.ready.len() {
-            if messages >= limits.messages || bytes >= limits.bytes {
-                return;
-            }
-            let Some(index) = self.ready.pop_front() else { return };
-            self.queues[index as usize].is_ready = false;
-            let before = events.len();
-            if matches!(self.turn(index, limits, events), Turn::More) {
-                self.make_ready(index);
-            }
-            for event in &events[before..] {
-                if let SourceEvent::Fetched(fetch) = event {
-                    messages += fetch.messages.len();
-                    bytes += fetch.messages.iter().map(Message::size).sum::<usize>();
-                }
-            }
-        }
-    }
-
-    fn turn(&mut self, index: u32, limits: FetchLimits, events: &mut Vec<SourceEvent>) -> Turn {
-        let queue = &mut self.queues[index as usize];
-        if queue.not_before.is_some_and(|time| time > Instant::now()) {
-            return Turn::More;
-        }
-        queue.not_before = None;
-        let result = match queue.reading {
-            Reading::Idle | Reading::Released => return Turn::Done,
-            Reading::Sought(to) => self.find(index, to, events),
-            Reading::Searching { timestamp_ms, from } => {
-                self.search(index, timestamp_ms, from, events)
-            }
-            Reading::At(_) if queue.is_paused => return Turn::Done,
-            Reading::At(position) => self.fetch_queue(index, position, limits, events),
-        };
-        result.unwrap_or_else(|error| {
-            self.drop_block(index);
-            let queue = &mut self.queues[index as usize];
-            let error = error.to_source_error();
-            let turn = if error.is_fatal() {
-                queue.reading = Reading::Idle;
-                Turn::Done
-            } else {
-                queue.not_before = Some(Instant::now() + RETRY_AFTER);
-                Turn::More
-            };
-            events.push(SourceEvent::QueueError { queue: queue.id, error });
-            turn
-        })
-    }
-
-    /// Turns a seek into a position.
-    fn find(
-        &mut self,
-        index: u32,
-        to: SeekTo,
-        events: &mut Vec<SourceEvent>,
-    ) -> Result<Turn, Error> {
-        let bounds = &self.topic.queues[index as usize];
-        // The begin first: it never passes an end that is read after it.
-        let (begin, end) = (bounds.begin(), bounds.end());
-        let position = match to {
-            SeekTo::Earliest => begin,
-            SeekTo::Latest => end,
-            SeekTo::Position(position) => position.get(),
-            SeekTo::TimestampMs(timestamp_ms) => {
-                let from = timestamp::first_block(self.core(), &self.topic, index, timestamp_ms)?;
-                let queue = &mut self.queues[index as usize];
-                queue.reading = Reading::Searching { timestamp_ms, from };
-                return Ok(Turn::More);
-            }
-            _ => {
-                let queue = bounds.id;
-                return Err(Error::invalid(format!("seek {queue} to {to:?}: not known here")));
-            }
-        };
-        if position < begin || position > end {
-            self.out_of_range(index, position, events);
-            return Ok(Turn::Done);
-        }
-        self.arrive(index, position, events);
-        Ok(Turn::More)
-    }
-
-    /// Goes on looking for the first record with this timestamp or a later one.
-    fn search(
-        &mut self,
-        index: u32,
-        timestamp_ms: i64,
-        from: u64,
-        events: &mut Vec<SourceEvent>,
-    ) -> Result<Turn, Error> {
-        match timestamp::search(self.core(), &self.topic, index, timestamp_ms, from)? {
-            timestamp::Search::Found(position) => self.arrive(index, position, events),
-            timestamp::Search::From(from) => {
-                let queue = &mut self.queues[index as usize];
-                queue.reading = Reading::Searching { timestamp_ms, from };
-            }
-        }
-        Ok(Turn::More)
-    }
-
-    /// The queue reads from here on; a reader at the end is told so.
-    fn arrive(&mut self, index: u32, position: u64, events: &mut Vec<SourceEvent>) {
-        let bounds = &self.topic.queues[index as usize];
-        self.queues[index as usize].reading = Reading::At(position);
-        let end = EndOffset::At(at(bounds.end()));
-        events.push(SourceEvent::End { queue: bounds.id, end });
-    }
-
-    fn out_of_range(&mut self, index: u32, position: u64, events: &mut Vec<SourceEvent>) {
-        self.drop_block(index);
-        let bounds = &self.topic.queues[index as usize];
-        let (begin, end) = (at(bounds.begin()), at(bounds.end()));
-        let cause = ResetCause::OutOfRange { asked: at(position), begin, end };
-        self.queues[index as usize].reading = Reading::Idle;
-        events.push(SourceEvent::Reset { queue: bounds.id, cause });
-    }
-
-    /// One fetch of one queue: as much as the limits let through, from as many blocks as it takes.
-    fn fetch_queue(
-        &mut self,
-        index: u32,
-        mut position: u64,
-        limits: FetchLimits,
-        events: &mut Vec<SourceEvent>,
-    ) -> Result<Turn, Error> {
-        let mut messages = Vec::new();
-        let mut bytes = 0;
-        let end = self.topic.queues[index as usize].end();
-        let mut failure = None;
-        while position < end
-            && messages.len() < limits.messages.max(1)
-            && bytes < limits.bytes.max(1)
-        {
-            let mut block = match self.take_block(index, position) {
-                Ok(Read::Block(block)) => block,
-                Ok(Read::Trimmed) if messages.is_empty() => {
-                    self.out_of_range(index, position, events);
-                    return Ok(Turn::Done);
-                }
-                // What was read comes first; the next turn finds the same again.
-                Ok(Read::Trimmed) => break,
-                Err(error) => {
-                    failure = Some(error);
-                    break;
-                }
-            };
-            let taken = take_messages(
-                &mut block,
-                self.queues[index as usize].id,
-                limits,
-                &mut bytes,
-                &mut messages,
-            );
-            position = block.next_offset();
-            if let Err(error) = taken {
-                failure = Some(error);
-                break;
-            }
-            self.keep_block(index, block);
-        }
-        match failure {
-            Some(error) if messages.is_empty() => return Err(error),
-            _ => {}
-        }
-        let queue = &mut self.queues[index as usize];
-        queue.reading = Reading::At(position);
-        if messages.is_empty() {
-            return Ok(Turn::Done);
-        }
-        // Read again: it may have moved while we read.
-        let end = self.topic.queues[index as usize].end();
-        let fetch = Fetch {
-            queue: queue.id,
-            messages,
-            position: at(position),
-            end: EndOffset::At(at(end)),
-        };
-        events.push(SourceEvent::Fetched(fetch));
-        Ok(if position < end { Turn::More } else { Turn::Done })
-    }
-
-    fn take_block(&mut self, index: u32, position: u64) -> Result<Read, Error> {
-        let kept = self.queues[index as usize].block.take();
-        if let Some(block) = kept {
-            self.kept_bytes -= block.bytes_left();
-            if block.next_offset() == position {
-                return Ok(Read::Block(block));
-            }
-        }
-        reader::block(self.core(), &self.topic, index, position)
-    }
-
-    fn keep_block(&mut self, index: u32, block: Block) {
-        if !block.is_finished() && self.kept_bytes + block.bytes_left() <= KEPT_BYTES_MAX {
-            self.kept_bytes += block.bytes_left();
-            self.queues[index as usize].block = Some(block);
-        }
-    }
-
     /// When a queue that the operating system refused to read is to be tried again.
     fn retry_at(&self) -> Option<Instant> {
         let ready = self.ready.iter();
@@ -459,36 +244,6 @@ impl LogSource {
     }
 }
 
-/// Moves records from the front of a block into messages, while the limits allow.
-fn take_messages(
-    block: &mut Block,
-    queue: QueueId,
-    limits: FetchLimits,
-    bytes: &mut usize,
-    messages: &mut Vec<Message>,
-) -> Result<(), Error> {
-    // At most what the block has, and what the limit allows.
-    let left = usize::try_from(block.header.end() - block.next_offset()).unwrap_or(usize::MAX);
-    messages.reserve(left.min(limits.messages.saturating_sub(messages.len())));
-    while messages.len() < limits.messages.max(1) && *bytes < limits.bytes.max(1) {
-        let Some((offset, stored)) = reader::record(block, queue)? else { return Ok(()) };
-        let offset = Offset::new(offset).unwrap_or(Offset::MAX);
-        let mut message = Message::new(queue, offset).with_headers(stored.headers);
-        if let Some(key) = stored.key {
-            message = message.with_key(key);
-        }
-        if let Some(payload) = stored.payload {
-            message = message.with_payload(payload);
-        }
-        if let Some(timestamp) = stored.timestamp_ms {
-            message = message.with_timestamp_ms(timestamp);
-        }
-        *bytes += message.size();
-        messages.push(message);
-    }
-    Ok(())
-}
-
 impl Source for LogSource {
     fn poll(
         &mut self,
@@ -496,6 +251,7 @@ impl Source for LogSource {
         wait: Duration,
         events: &mut Vec<SourceEvent>,
     ) -> Result<(), SourceError> {
+        let limits = FetchLimits { messages: limits.messages.max(1), bytes: limits.bytes.max(1) };
         let before = events.len();
         let mut deadline = None;
         loop {
@@ -556,9 +312,8 @@ impl Source for LogSource {
             self.inbox.result(SourceEvent::CommitResult { commit, result: Err(error) });
             return;
         }
-        let (topic, group) = (Arc::clone(&self.topic), Arc::clone(&self.group));
-        let reply = Arc::clone(&self.inbox);
-        self.core().background.commit(Request { topic, group, commit, reply });
+        let request = Request::new(&self.topic, &self.group, commit, &self.inbox);
+        self.core().background.commit(request);
     }
 
     fn look_up_committed(&mut self, queue: QueueId) {

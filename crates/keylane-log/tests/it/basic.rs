@@ -31,7 +31,7 @@ fn what_is_appended_is_read_in_order_and_found_again() {
     let mut log = Some(log);
     for reopened in [false, true] {
         if reopened {
-            log = None; // the folder is free before it is opened again
+            drop(log.take()); // the folder is free before it is opened again
             log = Some(Log::open(folder.path()).unwrap());
         }
         let log = log.as_ref().unwrap();
@@ -95,7 +95,7 @@ fn a_committed_offset_is_found_by_the_next_consumer_and_after_opening_again() {
     let mut log = Some(log);
     for reopened in [false, true] {
         if reopened {
-            log = None; // the folder is free before it is opened again
+            drop(log.take()); // the folder is free before it is opened again
             log = Some(Log::open(folder.path()).unwrap());
         }
         let log = log.as_ref().unwrap();

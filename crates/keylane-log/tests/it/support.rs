@@ -1,4 +1,5 @@
 //! What the tests share: reading a source as the engine would.
+#![expect(clippy::unwrap_used, reason = "this is part of the tests")]
 
 use std::collections::BTreeMap;
 use std::time::Duration;
