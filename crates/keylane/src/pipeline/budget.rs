@@ -149,8 +149,8 @@ mod tests {
     fn bytes_are_bounded_and_divided_too() {
         let (mut budget, mut used) = budget(1_000, 1_000, 2);
         assert_eq!(fill(&mut budget, &mut used[0], 100), 7); // 250 reserved, 500 shared
-        assert_eq!(fill(&mut budget, &mut used[1], 100), 2);
-        assert_eq!(budget.total(), Used { messages: 9, bytes: 900 });
+        assert_eq!(fill(&mut budget, &mut used[1], 100), 3); // 250 reserved, and the last 50 shared
+        assert_eq!(budget.total(), Used { messages: 10, bytes: 1_000 });
     }
 
     #[test]

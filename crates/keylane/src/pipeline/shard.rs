@@ -166,6 +166,10 @@ impl Shard {
         let filled = Arc::get_mut(call).expect("the last call was settled");
         filled.clear();
         self.fill(now, filled, out);
+        while filled.is_empty() && self.lanes.has_ready() {
+            // What was pending went to lanes that had nothing to do.
+            self.fill(now, filled, out);
+        }
         if filled.is_empty() {
             return Next::Wait(self.lanes.next_due());
         }
