@@ -1,0 +1,174 @@
+//! A source that tells the recorder what was read and committed.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use keylane_source::{
+    Commit, CommitTag, FetchLimits, QueueId, QueueLocks, ResetCause, SeekTo, Source, SourceError,
+    SourceEvent, SourceWaker,
+};
+
+use super::Recorder;
+use crate::guarantee::{CommitStep, Epoch, Event, Found};
+
+/// Wraps a source. An epoch begins with the first `seek` after an assignment or a reset, and ends
+/// with the release, the loss, the reset, or the close.
+///
+/// Events are recorded before the engine sees them, calls before the source sees them.
+#[derive(Debug)]
+pub struct Recorded<S> {
+    source: S,
+    recorder: Recorder,
+    queues: HashMap<QueueId, View>,
+    /// In which epoch the commits were asked for that are not answered yet.
+    asked: HashMap<(QueueId, CommitTag), Epoch>,
+}
+
+/// A queue as this wrapper knows it.
+#[derive(Debug)]
+struct View {
+    found: Found,
+    /// The epoch that runs, or the last one.
+    epoch: Epoch,
+    runs: bool,
+}
+
+impl<S: Source> Recorded<S> {
+    /// The same source, with this recorder listening.
+    pub fn new(source: S, recorder: &Recorder) -> Self {
+        let recorder = recorder.clone();
+        Self { source, recorder, queues: HashMap::new(), asked: HashMap::new() }
+    }
+
+    fn note(&mut self, event: &SourceEvent) {
+        match event {
+            SourceEvent::Assigned { queue, committed } => {
+                let epoch = self.recorder.epoch(*queue);
+                self.queues.insert(*queue, View { found: committed.into(), epoch, runs: false });
+            }
+            SourceEvent::LookedUp { queue, committed } => {
+                if let Some(view) = self.queues.get_mut(queue) {
+                    view.found = committed.into();
+                }
+            }
+            SourceEvent::Fetched(fetch) => {
+                let queue = fetch.queue;
+                let Some(view) = self.queues.get(&queue) else { return };
+                self.recorder.note(&Event::Fetched {
+                    queue,
+                    epoch: view.epoch,
+                    messages: &fetch.messages,
+                    position: fetch.position,
+                });
+            }
+            SourceEvent::Lost { queue } => self.lost(*queue),
+            SourceEvent::QueueError { queue, error } if error.is_fatal() => self.lost(*queue),
+            SourceEvent::Reset { queue, cause } => self.reset(*queue, cause),
+            SourceEvent::CommitResult { commit, result } => {
+                let step = match result {
+                    Ok(()) => CommitStep::Stored,
+                    Err(_) => CommitStep::Failed,
+                };
+                let asked = self.asked.remove(&(commit.queue, commit.tag));
+                self.committed(commit, asked.unwrap_or_default(), step);
+            }
+            _ => {}
+        }
+    }
+
+    fn lost(&mut self, queue: QueueId) {
+        if let Some(view) = self.queues.get_mut(&queue) {
+            view.runs = false;
+            self.recorder.note(&Event::Lost { queue, epoch: view.epoch });
+        }
+    }
+
+    fn reset(&mut self, queue: QueueId, cause: &ResetCause) {
+        let Some(view) = self.queues.get_mut(&queue) else { return };
+        view.runs = false;
+        match cause {
+            ResetCause::Moved { to } => view.found = Found::At((*to).into()),
+            ResetCause::Recreated { .. } => view.found = Found::Nothing,
+            _ => {}
+        }
+        self.recorder.note(&Event::Reset { queue, epoch: view.epoch, cause });
+    }
+
+    fn committed(&self, commit: &Commit, epoch: Epoch, step: CommitStep) {
+        let (queue, watermark) = (commit.queue, commit.watermark);
+        self.recorder.note(&Event::Committed { queue, epoch, watermark, step });
+    }
+}
+
+impl<S: Source> Source for Recorded<S> {
+    fn poll(
+        &mut self,
+        limits: FetchLimits,
+        wait: Duration,
+        events: &mut Vec<SourceEvent>,
+    ) -> Result<(), SourceError> {
+        let before = events.len();
+        let result = self.source.poll(limits, wait, events);
+        events[before..].iter().for_each(|event| self.note(event));
+        result
+    }
+
+    fn seek(&mut self, queue: QueueId, to: SeekTo) {
+        if let Some(view) = self.queues.get_mut(&queue).filter(|view| !view.runs) {
+            let start = match to {
+                SeekTo::Position(position) => Some(position),
+                _ => None,
+            };
+            view.epoch = self.recorder.begin_epoch(queue, view.found, start);
+            view.runs = true;
+        }
+        self.source.seek(queue, to);
+    }
+
+    fn pause(&mut self, queue: QueueId) {
+        self.source.pause(queue);
+    }
+
+    fn resume(&mut self, queue: QueueId) {
+        self.source.resume(queue);
+    }
+
+    fn commit(&mut self, commit: Commit) {
+        let epoch = self.queues.get(&commit.queue).map(|view| view.epoch).unwrap_or_default();
+        self.asked.insert((commit.queue, commit.tag), epoch);
+        self.committed(&commit, epoch, CommitStep::Asked);
+        self.source.commit(commit);
+    }
+
+    fn look_up_committed(&mut self, queue: QueueId) {
+        self.source.look_up_committed(queue);
+    }
+
+    fn release(&mut self, queue: QueueId) {
+        if let Some(view) = self.queues.get_mut(&queue).filter(|view| view.runs) {
+            view.runs = false;
+            self.recorder.note(&Event::Revoked { queue, epoch: view.epoch });
+        }
+        self.source.release(queue);
+    }
+
+    fn waker(&self) -> SourceWaker {
+        self.source.waker()
+    }
+
+    fn locks(&mut self) -> Option<&mut dyn QueueLocks> {
+        self.source.locks()
+    }
+
+    fn close(
+        &mut self,
+        timeout: Duration,
+        events: &mut Vec<SourceEvent>,
+    ) -> Result<(), SourceError> {
+        let before = events.len();
+        let result = self.source.close(timeout, events);
+        events[before..].iter().for_each(|event| self.note(event));
+        self.recorder.stopped();
+        result
+    }
+}
