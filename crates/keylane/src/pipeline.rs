@@ -17,6 +17,7 @@ mod retry;
 mod router;
 mod shard;
 mod tracker;
+mod runner;
 mod worker;
 // ── control plane ──
 mod assignment;
@@ -33,4 +34,4 @@ pub(crate) use coordinator::Coordinator;
 pub(crate) use shard::{Call, Verdict, Verdicts};
 pub(crate) use shared::{ShardCell, Shared};
 pub(crate) use threads::Threads;
-pub(crate) use worker::is_in_listener;
+pub(crate) use runner::is_in_listener;

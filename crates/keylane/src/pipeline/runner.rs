@@ -1,0 +1,154 @@
+//! Runs a shard's calls: begins one, hands it to the listener, settles it. Which thread does so is
+//! somebody else's question; whoever it is, a listener's panic ends here.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::shard::{Call, Effects, Next, Shard, Verdict, Verdicts};
+use super::shared::panic_text;
+use crate::listener::{Env, Factory, Work};
+use crate::observer::Event;
+
+thread_local! {
+    static IN_LISTENER: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+/// Whether the current thread is in a listener call.
+pub(crate) fn is_in_listener() -> bool {
+    IN_LISTENER.get()
+}
+
+/// Lets user code run, and catches its panic.
+fn in_listener<T>(run: impl FnOnce() -> T) -> std::thread::Result<T> {
+    IN_LISTENER.set(true);
+    let ran = catch_unwind(AssertUnwindSafe(run));
+    IN_LISTENER.set(false);
+    ran
+}
+
+/// See the module's description.
+pub(crate) struct Runner {
+    factory: Factory,
+    /// Absent after a panic, until it is made anew.
+    work: Option<Box<dyn Work>>,
+    pub(super) env: Env,
+    call: Arc<Call>,
+    verdicts: Verdicts,
+    out: Effects,
+}
+
+impl Runner {
+    pub(crate) fn new(env: Env, factory: Factory) -> Self {
+        let (call, verdicts, out) = (Arc::default(), Verdicts::default(), Effects::default());
+        Self { factory, work: None, env, call, verdicts, out }
+    }
+
+    /// Begins the next call of the shard, if there is one. To be followed by
+    /// [`carry_out`](Self::carry_out), outside of the shard's mutex.
+    pub(crate) fn begin(&mut self, shard: &mut Shard, now: Instant) -> Next {
+        shard.next_call(now, &mut self.call, &mut self.out)
+    }
+
+    /// Calls the listener for what [`begin`](Self::begin) has begun.
+    pub(crate) fn call_listener(&mut self) {
+        let mut from = 0;
+        while from < self.call.len() {
+            self.make_work();
+            let Some(work) = &mut self.work else {
+                return self.fail_rest(from); // There is no instance that could be called.
+            };
+            let (call, env, verdicts) = (&self.call, &self.env, &mut self.verdicts);
+            let per_message = work.is_per_message();
+            let Err(panic) = in_listener(|| work.run(call, from, env, verdicts)) else { return };
+            let error = panic_text(&*panic);
+            drop_quietly(panic);
+            self.drop_work();
+            if !per_message {
+                self.verdicts.clear();
+                return self.verdicts.failed_whole(&self.call, &error, true);
+            }
+            let at = self.call.cursor();
+            self.verdicts.decide(&self.call, at, Verdict::panicked(&error));
+            from = at + 1;
+        }
+    }
+
+    fn fail_rest(&mut self, from: usize) {
+        for index in from..self.call.len() {
+            if self.verdicts.admits(&self.call, index) {
+                let error = "the listener's factory panicked: there is no instance to call";
+                self.verdicts.decide(&self.call, index, Verdict::panicked(error));
+            }
+        }
+    }
+
+    /// Settles the call, and does what follows from it.
+    pub(crate) fn settle(&mut self, now: Instant) {
+        let mut shard = self.env.cell.shard.lock();
+        shard.settle(&mut self.call, &mut self.verdicts, now, &mut self.out);
+        drop(shard);
+        self.carry_out();
+        self.env.shared.signals.settled();
+    }
+
+    /// Does what a step of the shard asks for. Not to be called under the shard's mutex.
+    pub(crate) fn carry_out(&mut self) {
+        self.env.shared.carry_out(&self.env.cell, &mut self.out);
+    }
+
+    /// Makes the listener's instance, if there is none.
+    pub(crate) fn make_work(&mut self) {
+        if self.work.is_some() {
+            return;
+        }
+        let (factory, shard) = (&self.factory, self.env.cell.index);
+        match in_listener(|| (factory.0)(shard)) {
+            Ok(work) => self.work = Some(work),
+            Err(panic) => self.report_panic("the listener's factory", panic),
+        }
+    }
+
+    /// Drops an instance whose state a panic may have torn.
+    fn drop_work(&mut self) {
+        let work = self.work.take();
+        if let Err(panic) = in_listener(|| drop(work)) {
+            self.report_panic("dropping the listener", panic);
+        }
+    }
+
+    /// Tells the listener of tenures that have ended.
+    pub(crate) fn tell_revoked(&mut self) {
+        loop {
+            let queue = self.env.cell.shard.lock().next_revoked();
+            let Some(queue) = queue else { return };
+            self.hook("on_revoked", |work| work.on_revoked(queue));
+        }
+    }
+
+    /// Tells the listener that this was all.
+    pub(crate) fn tell_stop(&mut self) {
+        self.hook("on_stop", |work| work.on_stop());
+    }
+
+    fn hook(&mut self, what: &'static str, hook: impl FnOnce(&mut dyn Work)) {
+        let Some(work) = &mut self.work else { return };
+        if let Err(panic) = in_listener(|| hook(work.as_mut())) {
+            self.drop_work();
+            self.report_panic(what, panic);
+        }
+    }
+
+    fn report_panic(&self, what: &'static str, panic: Box<dyn std::any::Any + Send>) {
+        let error = panic_text(&*panic);
+        drop_quietly(panic);
+        self.env.shared.report(&Event::HookPanicked { what, error });
+    }
+}
+
+/// A panic's payload may be any value, also one whose drop panics.
+fn drop_quietly(panic: Box<dyn std::any::Any + Send>) {
+    if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
+        std::mem::forget(again);
+    }
+}
