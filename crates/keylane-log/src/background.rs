@@ -12,7 +12,7 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::error::Kind;
 use crate::inbox::Inbox;
-use crate::log::Core;
+use crate::shared::Core;
 use crate::topic::Topic;
 use crate::{Error, Fsync, Retention};
 

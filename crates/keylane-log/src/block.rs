@@ -140,18 +140,21 @@ impl Block {
         self.rest.len()
     }
 
-    /// The next record and its offset.
+    /// The next record and its offset. After an error it is still the next one.
     pub(crate) fn next_record(&mut self) -> Result<Option<(u64, Stored)>, Malformed> {
         if self.is_finished() {
             return Ok(None);
         }
-        let record = Stored::decode(&mut self.rest)?;
-        let offset = self.next;
+        let record = Stored::decode(&mut self.rest).and_then(|record| {
+            if self.next + 1 == self.header.end() && !self.rest.is_empty() {
+                return Err(Malformed("bytes follow the block's last record"));
+            }
+            Ok(record)
+        });
+        // No record is found in what is left behind a malformed one.
+        let record = record.inspect_err(|_| self.rest.clear())?;
         self.next += 1;
-        if self.is_finished() && !self.rest.is_empty() {
-            return Err(Malformed("bytes follow the block's last record"));
-        }
-        Ok(Some((offset, record)))
+        Ok(Some((self.next - 1, record)))
     }
 }
 

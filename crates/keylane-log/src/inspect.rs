@@ -3,8 +3,8 @@
 use keylane_source::{Position, QueueId, Watermark};
 
 use crate::Error;
-use crate::log::Core;
 use crate::reader::{self, Read};
+use crate::shared::Core;
 use crate::state::{self, Stored};
 use crate::topic::{Queue, Topic};
 

@@ -70,6 +70,7 @@
 mod log;
 mod open;
 mod options;
+mod shared;
 
 // The way of a record: in, and out.
 mod block;

@@ -7,9 +7,9 @@ use keylane_source::{Offset, QueueId};
 
 use crate::block::{BlockBuilder, SealedBody};
 use crate::error::Kind;
-use crate::log::Shared;
 use crate::partition::queue_of;
 use crate::record::RECORD_BYTES_MAX;
+use crate::shared::Shared;
 use crate::topic::{Placed, Topic};
 use crate::{Error, Record};
 

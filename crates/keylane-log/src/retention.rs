@@ -10,7 +10,7 @@ use keylane_source::{Position, QueueId};
 use crate::Error;
 use crate::error::Kind;
 use crate::inspect::{at, commits, group_names};
-use crate::log::Core;
+use crate::shared::Core;
 use crate::state::{self, Registered};
 use crate::store::Store;
 use crate::topic::Topic;

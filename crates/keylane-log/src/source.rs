@@ -30,9 +30,9 @@ use crate::background::Request;
 use crate::block::Block;
 use crate::error::Kind;
 use crate::inbox::Inbox;
-use crate::log::{Core, Shared};
 use crate::manifest::check_name;
 use crate::retention::in_use;
+use crate::shared::{Core, Shared};
 use crate::state;
 use crate::topic::Topic;
 

@@ -16,11 +16,11 @@ use keylane_source::QueueId;
 use parking_lot::Mutex;
 
 use crate::Error;
-use crate::block::SealedBody;
+use crate::block::{NO_TIMESTAMP, SealedBody};
 use crate::error::Kind;
 use crate::inbox::Inbox;
-use crate::log::Core;
 use crate::marks::{Mark, Marks, cell_of};
+use crate::shared::Core;
 
 /// One past the highest offset.
 const END_MAX: u64 = 1 << 63;
@@ -82,6 +82,27 @@ impl Queue {
 }
 
 impl Topic {
+    pub(crate) fn new(
+        number: u32,
+        name: &str,
+        queues: Box<[Queue]>,
+        marks: Marks,
+    ) -> Result<Self, Error> {
+        let marks_file = marks.sync_handle()?;
+        let timestamps_max = vec![NO_TIMESTAMP; queues.len()];
+        Ok(Self {
+            number,
+            name: name.into(),
+            queues,
+            append: Mutex::new(Append { marks, timestamps_max }),
+            subscribers: Mutex::default(),
+            dirty: false.into(),
+            deleted: false.into(),
+            trimming: Mutex::default(),
+            marks_file,
+        })
+    }
+
     /// Appends these bodies, each to its queue, all of them or none; returns where they went.
     ///
     /// Acknowledged means: given to the operating system, and on the disk if every batch is forced.

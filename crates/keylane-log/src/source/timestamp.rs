@@ -6,8 +6,8 @@
 //! number may come from a record that retention has removed, so that may take several blocks.
 
 use crate::Error;
-use crate::log::Core;
 use crate::reader::{self, Read};
+use crate::shared::Core;
 use crate::topic::Topic;
 
 /// How many blocks one call looks at, so that a poll does not take long.
