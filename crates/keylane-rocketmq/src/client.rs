@@ -218,7 +218,7 @@ impl Client {
         receiver.recv().unwrap_or_else(|_| Err(Error::closed()))
     }
 
-    fn invoke<T: Send + 'static>(
+    pub(crate) fn invoke<T: Send + 'static>(
         &self,
         address: &str,
         request: Request,
@@ -241,12 +241,19 @@ impl Client {
 
     fn master_of(&self, queue: QueueId) -> Result<String, Error> {
         let broker = queue.broker().unwrap_or_default();
-        let known = self.0.routes.lock().get(queue.topic()).cloned();
-        let known = known.filter(|route| route.master(broker).is_some());
-        let route = known.map_or_else(|| self.route(queue.topic()), Ok)?;
+        let mut route = self.known_route(queue.topic())?;
+        if route.master(broker).is_none() {
+            route = self.route(queue.topic())?;
+        }
         route.master(broker).map(str::to_owned).ok_or_else(|| {
             Error::unreachable(format!("{queue}: broker {broker:?} has no master at present"))
         })
+    }
+
+    /// Where a topic's queues were when that was asked last.
+    pub(crate) fn known_route(&self, topic: &str) -> Result<Arc<Route>, Error> {
+        let known = self.0.routes.lock().get(topic).cloned();
+        known.map_or_else(|| self.route(topic), Ok)
     }
 
     /// Where a topic's queues are, asked anew.

@@ -8,7 +8,7 @@ use crate::{Error, KeyFrom};
 
 /// The longest names that brokers take.
 const TOPIC_MAX: usize = 127;
-const GROUP_MAX: usize = 120;
+pub(crate) const GROUP_MAX: usize = 120;
 
 /// A member of a consumer group: where, which group, what it reads.
 ///
@@ -311,11 +311,11 @@ mod tests {
         let allowed = "letters, digits or any of % | - _ are allowed";
         let group = Config::new(["h:1"], "a b").subscribe("t", "*");
         assert_eq!(rejected(group), format!("group \"a b\": 1 to 120 {allowed}"));
-        assert_eq!(rejected(config().subscribe("", "*")), format!("topic \"\": 1 to 127 {allowed}"));
         assert_eq!(
-            rejected(config().subscribe("t", "a")),
-            "subscribe: topic \"t\" is there twice"
+            rejected(config().subscribe("", "*")),
+            format!("topic \"\": 1 to 127 {allowed}")
         );
+        assert_eq!(rejected(config().subscribe("t", "a")), "subscribe: topic \"t\" is there twice");
         assert_eq!(
             rejected(config().subscribe("u", " || ")),
             "subscribe: \" || \" for topic \"u\" is neither \"*\" nor tags as in \"a || b\""
@@ -328,11 +328,11 @@ mod tests {
 
     #[test]
     fn numbers_outside_their_range_are_rejected_with_it() {
-        assert_eq!(rejected(config().pull_messages(0)), "pull_messages: 0 is not within 1 to 32767");
         assert_eq!(
-            rejected(config().pull_bytes(1)),
-            "pull_bytes: 1 is not within 1024 to 8388608"
+            rejected(config().pull_messages(0)),
+            "pull_messages: 0 is not within 1 to 32767"
         );
+        assert_eq!(rejected(config().pull_bytes(1)), "pull_bytes: 1 is not within 1024 to 8388608");
         let zero = Duration::ZERO;
         assert_eq!(rejected(config().hold(zero)), "hold: 0ns is not within 100ms to 60s");
         assert_eq!(
@@ -361,7 +361,10 @@ mod tests {
         assert_eq!((&set.group[..], set.pull_messages), ("h", 7));
         assert_eq!(set.heartbeat_every, Duration::from_secs(1));
         let error = |name, value| config().set(name, value).unwrap_err().to_string();
-        assert_eq!(error("tls.client.keyPath", "k"), "option tls.client.keyPath: TLS is not supported yet");
+        assert_eq!(
+            error("tls.client.keyPath", "k"),
+            "option tls.client.keyPath: TLS is not supported yet"
+        );
         assert_eq!(
             error("accessKey", "a"),
             "option accessKey: access control (ACL) is not supported yet"
@@ -370,7 +373,9 @@ mod tests {
             error("pullBatchSize", "-1"),
             "option pullBatchSize: \"-1\" is not a number from 0 up"
         );
-        assert!(error("pullBatchSzie", "1").starts_with("option pullBatchSzie is not known; known"));
+        assert!(
+            error("pullBatchSzie", "1").starts_with("option pullBatchSzie is not known; known")
+        );
     }
 
     #[test]

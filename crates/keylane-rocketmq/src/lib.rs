@@ -4,6 +4,7 @@
 mod allocate;
 mod client;
 mod config;
+mod dead_letter;
 mod error;
 mod key;
 mod outgoing;
@@ -12,6 +13,7 @@ mod wire;
 
 pub use client::{Client, Route, Sent};
 pub use config::Config;
+pub use dead_letter::RocketMqDeadLetters;
 pub use error::Error;
 pub use key::KeyFrom;
 pub use outgoing::{Outgoing, SendBack};

@@ -334,7 +334,8 @@ impl Member {
 
     fn commit(&mut self, commit: Commit) {
         if !self.queues.contains_key(&commit.queue) {
-            let error = format!("commit {} at {}: not this member's", commit.queue, commit.watermark);
+            let error =
+                format!("commit {} at {}: not this member's", commit.queue, commit.watermark);
             let result = Err(SourceError::retryable(error));
             return self.events.push_back(SourceEvent::CommitResult { commit, result });
         }

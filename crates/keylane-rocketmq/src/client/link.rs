@@ -111,6 +111,8 @@ struct Shared {
     calls: Mutex<Calls>,
     listen: Arc<dyn Listen>,
     commands: Sender<Command>,
+    /// Both threads hold this struct.
+    #[expect(dead_code, reason = "held, not used: it counts by its drop")]
     alive: Alive,
 }
 

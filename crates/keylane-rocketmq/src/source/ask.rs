@@ -165,7 +165,7 @@ impl Member {
 
     pub(super) fn give_back_locks(&mut self) {
         let committing = &self.committing;
-        let queues = self.locks.to_give_back(|queue| committing.contains_key(&queue));
+        let queues = self.locks.take_returnable(|queue| committing.contains_key(&queue));
         let mut by_broker: BTreeMap<String, Vec<QueueId>> = BTreeMap::new();
         for queue in queues {
             match self.master_of(queue) {

@@ -325,4 +325,3 @@ impl Group {
         Verdict::Allocated(averagely(route.readable().to_vec(), members, &self.own))
     }
 }
-

@@ -4,7 +4,9 @@ use std::cmp::Reverse;
 use std::collections::HashSet;
 use std::time::Instant;
 
-use keylane_source::{Committed, LockReply, Position, QueueId, SourceError, SourceEvent, Watermark};
+use keylane_source::{
+    Committed, LockReply, Position, QueueId, SourceError, SourceEvent, Watermark,
+};
 
 use super::Member;
 use super::group::Verdict;
@@ -201,13 +203,7 @@ impl Member {
         }
     }
 
-    fn sought(
-        &mut self,
-        id: QueueId,
-        turn: Turn,
-        answer: Result<Position, Error>,
-        now: Instant,
-    ) {
+    fn sought(&mut self, id: QueueId, turn: Turn, answer: Result<Position, Error>, now: Instant) {
         let Some(queue) = self.queues.get_mut(&id) else { return };
         let next = match answer {
             Ok(_) if queue.turn() != turn => Next::Stale,

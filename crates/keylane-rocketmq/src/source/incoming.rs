@@ -18,20 +18,59 @@ pub(crate) enum Incoming {
     Woken,
     /// The members of the group have changed.
     Notified,
-    Disconnected { address: String },
+    Disconnected {
+        address: String,
+    },
     /// An operator has moved the group's offsets; old brokers leave it to the members to follow.
-    OffsetsMoved { offsets: Vec<(QueueId, Position)> },
-    Route { topic: String, answer: Result<Option<Route>, Error> },
-    Heartbeat { address: String, answer: Result<(), Error> },
-    Members { topic: String, address: String, answer: Result<Vec<String>, Error> },
-    Subscriptions { answer: Result<Connections, Error> },
-    LookedUp { queue: QueueId, turn: Option<Turn>, answer: Result<Option<Position>, Error> },
-    Sought { queue: QueueId, turn: Turn, answer: Result<Position, Error> },
-    Pulled { queue: QueueId, turn: Turn, sent: Instant, answer: Result<Pulled, Error> },
-    Committed { commit: Commit, answer: Result<(), Error> },
-    Locked { queues: Vec<QueueId>, answer: Result<Vec<MessageQueue>, Error> },
-    Unlocked { answer: Result<(), Error> },
-    Unregistered { answer: Result<(), Error> },
+    OffsetsMoved {
+        offsets: Vec<(QueueId, Position)>,
+    },
+    Route {
+        topic: String,
+        answer: Result<Option<Route>, Error>,
+    },
+    Heartbeat {
+        address: String,
+        answer: Result<(), Error>,
+    },
+    Members {
+        topic: String,
+        address: String,
+        answer: Result<Vec<String>, Error>,
+    },
+    Subscriptions {
+        answer: Result<Connections, Error>,
+    },
+    LookedUp {
+        queue: QueueId,
+        turn: Option<Turn>,
+        answer: Result<Option<Position>, Error>,
+    },
+    Sought {
+        queue: QueueId,
+        turn: Turn,
+        answer: Result<Position, Error>,
+    },
+    Pulled {
+        queue: QueueId,
+        turn: Turn,
+        sent: Instant,
+        answer: Result<Pulled, Error>,
+    },
+    Committed {
+        commit: Commit,
+        answer: Result<(), Error>,
+    },
+    Locked {
+        queues: Vec<QueueId>,
+        answer: Result<Vec<MessageQueue>, Error>,
+    },
+    Unlocked {
+        answer: Result<(), Error>,
+    },
+    Unregistered {
+        answer: Result<(), Error>,
+    },
 }
 
 /// Takes in what brokers say unasked.

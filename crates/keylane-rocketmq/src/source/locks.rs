@@ -88,7 +88,8 @@ impl Locks {
             // Granted it may have been: who gives up gives it back all the same.
             Err(error) => LockReply::Failed(error),
         };
-        if !lock.held && lock.asking == 0 && !lock.give_back && matches!(reply, LockReply::Refused) {
+        if !lock.held && lock.asking == 0 && !lock.give_back && matches!(reply, LockReply::Refused)
+        {
             self.0.remove(&queue);
         }
         reply
@@ -102,7 +103,7 @@ impl Locks {
     }
 
     /// The locks that can be given back now; they are forgotten here.
-    pub(crate) fn to_give_back(&mut self, committing: impl Fn(QueueId) -> bool) -> Vec<QueueId> {
+    pub(crate) fn take_returnable(&mut self, committing: impl Fn(QueueId) -> bool) -> Vec<QueueId> {
         let ready = |queue: &QueueId, lock: &mut Lock| {
             lock.give_back && lock.asking == 0 && !committing(*queue)
         };
@@ -156,13 +157,13 @@ mod tests {
         ask(&mut locks, Ok(true));
         locks.asking(queue(0));
         locks.release(queue(0));
-        assert!(locks.to_give_back(|_| false).is_empty(), "it is being asked for");
+        assert!(locks.take_returnable(|_| false).is_empty(), "it is being asked for");
         locks.answered(queue(0), Ok(true));
-        assert!(locks.to_give_back(|_| true).is_empty(), "its queue is being committed");
+        assert!(locks.take_returnable(|_| true).is_empty(), "its queue is being committed");
         assert!(locks.is_giving_back());
-        assert_eq!(locks.to_give_back(|_| false), [queue(0)]);
+        assert_eq!(locks.take_returnable(|_| false), [queue(0)]);
         assert!(!locks.is_giving_back());
-        assert!(locks.to_give_back(|_| false).is_empty(), "once");
+        assert!(locks.take_returnable(|_| false).is_empty(), "once");
     }
 
     #[test]
@@ -170,7 +171,7 @@ mod tests {
         let mut locks = Locks::default();
         ask(&mut locks, Err(SourceError::retryable("no answer")));
         locks.release(queue(0));
-        assert_eq!(locks.to_give_back(|_| false), [queue(0)]);
+        assert_eq!(locks.take_returnable(|_| false), [queue(0)]);
     }
 
     #[test]
@@ -180,7 +181,7 @@ mod tests {
         locks.release(queue(0));
         locks.asking(queue(0));
         locks.answered(queue(0), Ok(true));
-        assert!(locks.to_give_back(|_| false).is_empty());
+        assert!(locks.take_returnable(|_| false).is_empty());
     }
 
     #[test]

@@ -181,7 +181,8 @@ impl Reading {
 fn belongs(message: &Stored, queue: QueueId) -> Result<Offset, WireError> {
     let index = i64::from(message.queue_id);
     // A light queue is a view on messages that lie in other topics.
-    let elsewhere = queue.topic().as_bytes() != &message.topic[..] || index != i64::from(queue.index());
+    let elsewhere =
+        queue.topic().as_bytes() != &message.topic[..] || index != i64::from(queue.index());
     if elsewhere && !queue.topic().starts_with("%LMQ%") {
         let topic = String::from_utf8_lossy(&message.topic);
         return Err(WireError::new(format!("a message of {topic}/{index} in answer to {queue}")));

@@ -55,7 +55,9 @@ enum Phase {
     /// The engine knows of it, and has not (yet, or again) said where to read.
     Waiting,
     /// Where that is, is asked for. `retry_at`: after a failure.
-    Seeking { retry: Retry },
+    Seeking {
+        retry: Retry,
+    },
     Reading(Reading),
     /// Until the engine releases it.
     Revoking,
@@ -355,4 +357,3 @@ impl Reading {
         self.waiting.drain(..count).collect()
     }
 }
-

@@ -41,6 +41,22 @@ impl Compression {
     }
 }
 
+/// Bodies from this length on are compressed before they are sent, as the Java client does.
+const COMPRESS_FROM: usize = 4 * 1024;
+
+/// A body as it is sent, and the flags that say how: zlib, which every version understands.
+pub(crate) fn for_sending(body: &Bytes) -> (Bytes, i32) {
+    if body.len() < COMPRESS_FROM {
+        return (body.clone(), 0);
+    }
+    let mut small = Vec::new();
+    let level = flate2::Compression::fast();
+    match flate2::read::ZlibEncoder::new(&body[..], level).read_to_end(&mut small) {
+        Ok(_) if small.len() < body.len() => (small.into(), super::message::COMPRESSED),
+        _ => (body.clone(), 0),
+    }
+}
+
 fn bounded(plain: impl Read) -> io::Result<Bytes> {
     let mut bytes = Vec::new();
     plain.take(BODY_MAX as u64 + 1).read_to_end(&mut bytes)?;
@@ -93,6 +109,24 @@ mod tests {
             let cut = how.decompress(&small[..small.len() / 2]);
             assert!(cut.is_err(), "{how:?}: half a body is not a body");
         }
+    }
+
+    #[test]
+    fn long_bodies_are_sent_compressed_where_that_helps() {
+        let (long, short) = (Bytes::from(vec![b'x'; 4096]), Bytes::from(vec![b'x'; 4095]));
+        let (small, flags) = for_sending(&long);
+        assert!(small.len() < 100);
+        assert_eq!(Compression::from_flags(flags).unwrap().decompress(&small).unwrap(), long);
+        assert_eq!(for_sending(&short), (short.clone(), 0));
+        // What cannot be compressed (a linear congruential sequence's high bytes) is left alone.
+        let mut state = 1u64;
+        let noise: Bytes = (0..8192)
+            .map(|_| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                state.to_be_bytes()[0]
+            })
+            .collect();
+        assert!(for_sending(&noise) == (noise.clone(), 0));
     }
 
     #[test]

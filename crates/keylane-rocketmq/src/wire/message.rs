@@ -12,7 +12,7 @@ const MAGIC_V1: i32 = 0xDAA3_20A7_u32 as i32;
 const MAGIC_V2: i32 = 0xDAA3_20AB_u32 as i32;
 
 /// Bits of a message's flags.
-const COMPRESSED: i32 = 0x1;
+pub(crate) const COMPRESSED: i32 = 0x1;
 const BORN_ON_IPV6: i32 = 0x10;
 const STORED_ON_IPV6: i32 = 0x20;
 const NEED_UNWRAP: i32 = 0x40;

@@ -6,8 +6,7 @@ use bytes::Bytes;
 use keylane_source::{Position, QueueId};
 
 use super::body::{self, HeartbeatData, LockBatch, MessageQueue};
-use super::code;
-use super::properties;
+use super::{code, compression, properties};
 use crate::Outgoing;
 
 /// A request, before it gets the number that its answer will carry.
@@ -161,11 +160,13 @@ pub(crate) fn send(
     tries: Option<Tries>,
     now_ms: i64,
 ) -> Request {
+    let (body, flags) = compression::for_sending(&message.body);
     let request = send_header(code::SEND_MESSAGE_V2, group, topic, queue, now_ms)
+        .with("f", flags)
         .with("h", message.flag)
         .with("i", properties::encode(&message.properties))
         .with("m", false)
-        .with_body(message.body.clone());
+        .with_body(body);
     match tries {
         None => request.with("j", 0),
         Some(tries) => request.with("j", tries.made).with("l", tries.max),

@@ -10,7 +10,12 @@ fn at(number: u64) -> Position {
 }
 
 fn written(offset: i64) -> Written {
-    Written { offset, flag: 0, properties: format!("KEYS\u{1}k{offset}\u{2}"), ..Written::default() }
+    Written {
+        offset,
+        flag: 0,
+        properties: format!("KEYS\u{1}k{offset}\u{2}"),
+        ..Written::default()
+    }
 }
 
 /// The answer to a pull: the code, where to read on, and messages.
@@ -127,7 +132,8 @@ fn the_start_of_a_batch_that_was_read_before_is_dropped() {
 
 #[test]
 fn nothing_moves_the_position_or_leaves_it() {
-    let read = |code, next| reading(&[]).read(&answer(code, next, &[]), queue(), at(41), Gaps::Believe);
+    let read =
+        |code, next| reading(&[]).read(&answer(code, next, &[]), queue(), at(41), Gaps::Believe);
     assert!(matches!(read(19, 41), Ok(Pulled::Nothing { position, .. }) if position == at(41)));
     assert!(matches!(read(20, 60), Ok(Pulled::Nothing { position, end })
         if position == at(60) && end == EndOffset::At(at(100))));
