@@ -12,3 +12,4 @@ pub mod guarantee;
 pub mod memory;
 pub mod recorder;
 pub mod script;
+pub mod workload;

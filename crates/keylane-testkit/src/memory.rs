@@ -87,8 +87,19 @@ impl MemoryTopic {
         messages: u64,
         make: impl Fn(QueueId, Offset) -> Message + Send + Sync + 'static,
     ) -> Self {
-        let stock = |index| Stock::new(QueueId::new(topic, index), Vec::new(), 0..messages);
-        Self::new((0..queues).map(stock).collect(), Some(Box::new(make)))
+        Self::generate_sized(topic, &vec![messages; queues as usize], make)
+    }
+
+    /// The same, with as many messages in each queue as stand in `messages`.
+    pub fn generate_sized(
+        topic: &str,
+        messages: &[u64],
+        make: impl Fn(QueueId, Offset) -> Message + Send + Sync + 'static,
+    ) -> Self {
+        let stock = |(index, messages): (u32, &u64)| {
+            Stock::new(QueueId::new(topic, index), Vec::new(), 0..*messages)
+        };
+        Self::new((0..).zip(messages).map(stock).collect(), Some(Box::new(make)))
     }
 
     fn new(queues: Vec<Stock>, generator: Option<Box<Generator>>) -> Self {
