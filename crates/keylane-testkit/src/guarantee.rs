@@ -17,8 +17,8 @@
 //! | [`shutdown`] | G8: nothing begins after the end |
 //! | [`duplicates`] | a message comes again only for a reason |
 //!
-//! G6 and G7 (nothing waits for what it does not need) are about time, G9 and G10 about what is said:
-//! events cannot show them.
+//! G6 and G7 (nothing waits for what it does not need) are about time, G9 and G10 about what is
+//! said: events cannot show them.
 //!
 //! ```
 //! use keylane_source::{Offset, QueueId};

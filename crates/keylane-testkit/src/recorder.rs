@@ -1,7 +1,7 @@
 //! Feeds the guarantees from many threads.
 //!
-//! A [`Recorder`] is given to whatever sees something: the listener says when a call begins and what
-//! came of it, [`Recorded`] wraps the source and says what was read and committed,
+//! A [`Recorder`] is given to whatever sees something: the listener says when a call begins and
+//! what came of it, [`Recorded`] wraps the source and says what was read and committed,
 //! [`RecordedSink`] says which dead letters are stored, the producer says what there is. At the end
 //! [`Recorder::verdict`] has everything that was broken.
 //!
@@ -16,8 +16,8 @@
 //!     // ... the work; a panic here counts as a failure
 //!     call.settle(Outcome::Done);
 //! };
-//! let message = |n| Message::new(QueueId::new("orders", 0), Offset::new(n).unwrap()).with_key("a");
-//! listener(&message(0));
+//! let message = |n| Message::new(QueueId::new("orders", 0),
+//! Offset::new(n).unwrap()).with_key("a"); listener(&message(0));
 //! listener(&message(2));
 //! listener(&message(1)); // too late
 //! assert_eq!(recorder.verdict_so_far().order_violations, 1);
@@ -138,8 +138,8 @@ impl Recorder {
         Self::of_new_member(Arc::clone(&self.shared))
     }
 
-    /// Says that this consumer is gone, as after `kill -9`: its calls are no more, and whatever this
-    /// handle and its clones still say is not listened to. Gives the handle for its successor.
+    /// Says that this consumer is gone, as after `kill -9`: its calls are no more, and whatever
+    /// this handle and its clones still say is not listened to. Gives the handle for its successor.
     #[must_use]
     pub fn crash(&self) -> Self {
         self.member.has_crashed.store(true, Ordering::Release);

@@ -1,12 +1,13 @@
 //! G3, first half: what was produced is delivered and finished, at least once.
 //!
 //! A message is known from its `Produced`, else from the first `Fetched` that brings it, else from
-//! its delivery. It is *lost* when it is known and was never finished, in no epoch and by no member,
-//! although the group's stored watermark has passed it, or although the run is over. A finish
-//! counts whenever it comes: also the late one of an old epoch, since the listener did succeed.
+//! its delivery. It is *lost* when it is known and was never finished, in no epoch and by no
+//! member, although the group's stored watermark has passed it, or although the run is over. A
+//! finish counts whenever it comes: also the late one of an old epoch, since the listener did
+//! succeed.
 //!
-//! Skipping is a declared thing: a message is owed no longer where an epoch starts behind it and the
-//! group had no offset (the policy decides) or a reset was declared; nor is what lay below the
+//! Skipping is a declared thing: a message is owed no longer where an epoch starts behind it and
+//! the group had no offset (the policy decides) or a reset was declared; nor is what lay below the
 //! group's offset before the first epoch on record. An epoch that starts too high without such an
 //! event owes what it skipped.
 //!
@@ -41,8 +42,8 @@ struct State {
     is_announced: bool,
     has_begun: bool,
     reset_declared: bool,
-    /// The epoch may start anywhere, and began at the first or last message, or at a time: the first
-    /// fetch tells where. From here on what lies before its start is waived.
+    /// The epoch may start anywhere, and began at the first or last message, or at a time: the
+    /// first fetch tells where. From here on what lies before its start is waived.
     open_start: Option<u64>,
     stored: u64,
 }

@@ -2,11 +2,11 @@
 //!
 //! Queue 0 and the lane "k" unless said otherwise. `p0-3` produced 0..3; `E5` an epoch begins, with
 //! 5 committed and started from; `N5` the same where the group has no offset, `N` from wherever the
-//! policy says; `G1:3` begins at 3 though 1 is committed; `U5` at 5 after a failed look-up; `q0-3` a
-//! fetch of 0..3 with position 3, `q0-3:9` with position 9; `d1,2` a call with two messages begins;
-//! `s f i h` it succeeded, failed, was ignored, is held; `x` is dead-lettered after its call; `R1,2`
-//! are given back; `a5` a commit is asked, `c5` stored, `e5` failed; `V` released, `L` lost, `Z`
-//! reset out of range, `T` recreated, `X` crashed, `S` stopped.
+//! policy says; `G1:3` begins at 3 though 1 is committed; `U5` at 5 after a failed look-up; `q0-3`
+//! a fetch of 0..3 with position 3, `q0-3:9` with position 9; `d1,2` a call with two messages
+//! begins; `s f i h` it succeeded, failed, was ignored, is held; `x` is dead-lettered after its
+//! call; `R1,2` are given back; `a5` a commit is asked, `c5` stored, `e5` failed; `V` released, `L`
+//! lost, `Z` reset out of range, `T` recreated, `X` crashed, `S` stopped.
 
 use keylane_source::{Message, Offset, Position, QueueId, ResetCause, Watermark};
 

@@ -12,8 +12,8 @@
 //! - a declared rewind of the lane: the messages it names are unfinished again, and come first.
 //!
 //! Each such event allows one step back. A step back that none allows is *one* violation, however
-//! many messages follow in order from there. A message that is left out shows as a step back when it
-//! comes after all, and as lost when it does not.
+//! many messages follow in order from there. A message that is left out shows as a step back when
+//! it comes after all, and as lost when it does not.
 //!
 //! # In examples
 //!

@@ -1,9 +1,9 @@
 //! G3, second half: a commit never passes an unfinished message, nor what was read.
 //!
 //! What counts is the epoch: a message that was read in it and not finished *in it* holds the
-//! watermark, even if a late call of an old epoch has finished it meanwhile. A position that a fetch
-//! reported may be committed up to, holes included. Without recorded fetches, what was delivered
-//! counts as read.
+//! watermark, even if a late call of an old epoch has finished it meanwhile. A position that a
+//! fetch reported may be committed up to, holes included. Without recorded fetches, what was
+//! delivered counts as read.
 
 use keylane_source::{Position, QueueId, Watermark};
 use roaring::RoaringTreemap;
@@ -172,7 +172,8 @@ mod tests {
         let findings = History::parse("E0 q0-9 d0 s0 a5").check(WatermarkRule::default());
         assert_eq!(
             findings.violations[0].to_string(),
-            "watermark: history/0 at 5: a commit at 5, though 1 is not finished (allowed: 1 at most)"
+            "watermark: history/0 at 5: a commit at 5, though 1 is not finished \
+             (allowed: 1 at most)"
         );
     }
 }

@@ -47,7 +47,8 @@ impl Call {
         self.end(|_| outcome);
     }
 
-    /// Ends the call: this became of its messages, one by one; those without an outcome have failed.
+    /// Ends the call: this became of its messages, one by one; those without an outcome have
+    /// failed.
     ///
     /// It may be given as the listener said it: a success behind a failure of the same lane is
     /// recorded as [`Outcome::Ignored`], as G1 demands.

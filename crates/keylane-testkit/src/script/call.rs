@@ -41,6 +41,7 @@ pub enum Call {
     },
     /// The source was dropped.
     Dropped,
-    /// [`Script::restart`](crate::script::Script::restart): calls from here on are the new source's.
+    /// [`Script::restart`](crate::script::Script::restart): calls from here on are the new
+    /// source's.
     Restarted,
 }

@@ -292,7 +292,8 @@ impl Script {
         self.shared.change(|state| state.queue(queue).failing_look_ups = times);
     }
 
-    /// Begins to take the queue away: nothing more is fetched, the engine is expected to release it.
+    /// Begins to take the queue away: nothing more is fetched, the engine is expected to release
+    /// it.
     pub fn begin_revoke(&self, queue: QueueId) {
         self.shared.change(|state| {
             let tenure = state.member.tenures.get_mut(&queue).expect("the queue is assigned");

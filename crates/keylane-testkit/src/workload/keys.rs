@@ -34,8 +34,8 @@ impl Keys {
         Self { count: count.max(1), skew: Skew::Uniform }
     }
 
-    /// `count` keys, at least 1; the one of rank r is drawn in proportion to 1 / r^`exponent`. Key 0
-    /// is the most frequent. An exponent of 0 is uniform. Takes 8 bytes of memory a key.
+    /// `count` keys, at least 1; the one of rank r is drawn in proportion to 1 / r^`exponent`. Key
+    /// 0 is the most frequent. An exponent of 0 is uniform. Takes 8 bytes of memory a key.
     pub fn zipf(count: u64, exponent: f64) -> Self {
         let count = count.max(1);
         let weight = |rank: u64| (rank as f64).powf(-exponent);
@@ -43,8 +43,7 @@ impl Keys {
         let mut sum = 0.0;
         let up_to = (1..=count).map(|rank| {
             sum += weight(rank);
-            // A float turned into an integer is cut off at the integer's bounds.
-            (sum / total * u64::MAX as f64) as u64
+            threshold(sum / total)
         });
         let skew = Skew::Zipf { exponent, up_to: up_to.collect() };
         Self { count, skew }
@@ -88,6 +87,12 @@ impl Keys {
     pub fn name(key: u64) -> Bytes {
         Bytes::from(format!("key-{key}"))
     }
+}
+
+/// A probability, times 2^64.
+#[expect(clippy::cast_possible_truncation, reason = "a float too large becomes the largest number")]
+fn threshold(probability: f64) -> u64 {
+    (probability * u64::MAX as f64) as u64
 }
 
 impl fmt::Display for Keys {

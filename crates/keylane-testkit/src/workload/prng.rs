@@ -2,7 +2,8 @@
 //!
 //! Twenty lines of our own and not a crate: crates reserve the right to change the numbers that a
 //! seed gives, and a seed in a bug report must mean the same for ever. The function is SplitMix64
-//! (Steele, Lea, Flood, 2014): a counter with a good mixing step, 64 bits of state. Not for secrets.
+//! (Steele, Lea, Flood, 2014): a counter with a good mixing step, 64 bits of state. Not for
+//! secrets.
 
 /// The counter's step: an odd number near 2^64 divided by the golden ratio.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
