@@ -11,6 +11,7 @@ use keylane_source::{Message, SeekTo};
 use crate::error::Error;
 use crate::observer::Observer;
 use crate::outcome::BoxError;
+use crate::pipeline::SLICE;
 
 /// Decides a message's routing key, in place of its own key.
 pub(crate) type RouteBy = Arc<dyn Fn(&Message) -> Result<Option<Bytes>, BoxError> + Send + Sync>;
@@ -25,6 +26,12 @@ pub enum Mode {
     /// Order per key; N shards, each with a thread of its own. The default.
     #[default]
     KeySharded,
+    /// Order per queue, as RocketMQ's MessageListenerOrderly keeps it: one task at a time for each
+    /// queue, on a pool of N threads. At most as parallel as there are queues; a retry holds back
+    /// its whole queue.
+    QueueLocked,
+    /// No order: any of N threads takes the next message. A retry holds back its message alone.
+    Concurrent,
 }
 
 /// What becomes of messages whose key is absent. (An *empty* key is a key: it always takes the lane
@@ -191,6 +198,8 @@ pub(crate) struct Config {
     pub(crate) stack_size: usize,
     pub(crate) observer: Option<Arc<dyn Observer>>,
     pub(crate) hasher: Option<Hasher>,
+    /// How long a queue may keep a thread of the pool.
+    pub(crate) slice: Duration,
     pub(crate) seed: u64,
 }
 
@@ -224,6 +233,7 @@ impl Default for Config {
             stack_size: 2 << 20,
             observer: None,
             hasher: None,
+            slice: SLICE,
             seed: 0,
         }
     }
@@ -271,7 +281,25 @@ impl Config {
             let shown = format!("{:?}", self.thread_name);
             return Err(Error::config("thread_name", shown, "a name without NUL, not empty"));
         }
+        self.check_mode()?;
         self.failure.check(has_sink)
+    }
+
+    /// Options that only routing by key knows.
+    fn check_mode(&self) -> Result<(), Error> {
+        if self.mode == Mode::KeySharded {
+            return Ok(());
+        }
+        let mode = format!("{:?}", self.mode);
+        if self.route_by.is_some() {
+            let value = format!("set in mode {mode}, which has no routing keys");
+            return Err(Error::config("route_by", value, "mode KeySharded"));
+        }
+        if self.no_key != NoKey::default() {
+            let value = format!("{:?} in mode {mode}, which has no routing keys", self.no_key);
+            return Err(Error::config("no_key", value, "the default, or mode KeySharded"));
+        }
+        Ok(())
     }
 
     /// How many messages of one queue may be in flight.

@@ -92,7 +92,7 @@ impl Consumer {
     /// Ends [`pause`](Self::pause).
     pub fn resume(&self) {
         self.shared.gate.pause(false);
-        self.shared.shards.iter().for_each(|cell| cell.nudge());
+        self.coordinator.lock().shards().iter().for_each(|cell| cell.nudge());
     }
 
     /// Waits until the consumer has stopped by itself: because a [`Stopper`] or a listener asked for
@@ -152,9 +152,7 @@ impl Drop for Consumer {
 
 impl fmt::Debug for Consumer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Consumer")
-            .field("shards", &self.shared.shards.len())
-            .finish_non_exhaustive()
+        f.debug_struct("Consumer").finish_non_exhaustive()
     }
 }
 

@@ -184,7 +184,23 @@ pub trait IntoListener {
 
 /// Makes the work of a shard, at its start and after a panic.
 #[derive(Clone)]
-pub struct Factory(pub(crate) Arc<dyn Fn(usize) -> Box<dyn Work> + Send + Sync>);
+pub struct Factory {
+    pub(crate) make: Arc<dyn Fn(usize) -> Box<dyn Work> + Send + Sync>,
+    /// It handles one message at a time.
+    pub(crate) per_message: bool,
+    /// A call gets messages of one lane only.
+    pub(crate) one_lane: bool,
+}
+
+impl Factory {
+    fn per_message(make: impl Fn(usize) -> Box<dyn Work> + Send + Sync + 'static) -> Self {
+        Self { make: Arc::new(make), per_message: true, one_lane: false }
+    }
+
+    fn per_batch(make: impl Fn(usize) -> Box<dyn Work> + Send + Sync + 'static) -> Self {
+        Self { make: Arc::new(make), per_message: false, one_lane: false }
+    }
+}
 
 impl fmt::Debug for Factory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -9,15 +9,18 @@
 //! ```
 
 mod budget;
+mod cell;
 mod chunk;
 mod commits;
 mod committer;
+mod mode;
+mod pool;
 mod puller;
 mod retry;
 mod router;
+mod runner;
 mod shard;
 mod tracker;
-mod runner;
 mod worker;
 // ── control plane ──
 mod assignment;
@@ -30,8 +33,10 @@ mod tenure;
 mod threads;
 mod watch;
 
+pub(crate) use cell::ShardCell;
 pub(crate) use coordinator::Coordinator;
-pub(crate) use shard::{Call, Verdict, Verdicts};
-pub(crate) use shared::{ShardCell, Shared};
-pub(crate) use threads::Threads;
+pub(crate) use pool::SLICE;
 pub(crate) use runner::is_in_listener;
+pub(crate) use shard::{Call, Verdict, Verdicts};
+pub(crate) use shared::Shared;
+pub(crate) use threads::Threads;

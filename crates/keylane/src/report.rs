@@ -61,8 +61,8 @@ pub struct Holding {
     pub queue: QueueId,
     /// The first unfinished message.
     pub offset: Offset,
-    /// The shard that it belongs to.
-    pub shard: usize,
+    /// The shard that it belongs to; `None` in concurrent mode, until one has it.
+    pub shard: Option<usize>,
     /// What it is doing.
     pub state: HoldingState,
     /// How long ago it was pulled.
@@ -111,8 +111,12 @@ impl fmt::Display for HoldingState {
 
 impl fmt::Display for Holding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { queue, offset, shard, state, age, .. } = self;
-        write!(f, "{queue} is held at {offset} on shard {shard}, {state}, {age:.1?} old")?;
+        let Self { queue, offset, state, age, .. } = self;
+        write!(f, "{queue} is held at {offset}")?;
+        if let Some(shard) = self.shard {
+            write!(f, " on shard {shard}")?;
+        }
+        write!(f, ", {state}, {age:.1?} old")?;
         if let Some(key) = &self.key {
             write!(f, ", key {key}")?;
         }

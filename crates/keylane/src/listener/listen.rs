@@ -122,7 +122,7 @@ where
     F: Fn(&Message, &mut Context<'_>) -> Handled + Send + Sync + 'static,
 {
     fn into_factory(self) -> Factory {
-        Factory(Arc::new(move |_| Box::new(PerMessage(Self(Arc::clone(&self.0))))))
+        Factory::per_message(move |_| Box::new(PerMessage(Self(Arc::clone(&self.0)))))
     }
 }
 
@@ -131,7 +131,7 @@ where
     F: Fn(&Batch<'_>) -> BatchHandled + Send + Sync + 'static,
 {
     fn into_factory(self) -> Factory {
-        Factory(Arc::new(move |_| Box::new(PerBatch(Self(Arc::clone(&self.0))))))
+        Factory::per_batch(move |_| Box::new(PerBatch(Self(Arc::clone(&self.0)))))
     }
 }
 
@@ -141,7 +141,7 @@ where
     F: Fn(usize) -> L + Send + Sync + 'static,
 {
     fn into_factory(self) -> Factory {
-        Factory(Arc::new(move |shard| Box::new(PerMessage((self.0)(shard)))))
+        Factory::per_message(move |shard| Box::new(PerMessage((self.0)(shard))))
     }
 }
 
@@ -151,7 +151,7 @@ where
     F: Fn(usize) -> L + Send + Sync + 'static,
 {
     fn into_factory(self) -> Factory {
-        Factory(Arc::new(move |shard| Box::new(PerBatch((self.0)(shard)))))
+        Factory::per_batch(move |shard| Box::new(PerBatch((self.0)(shard))))
     }
 }
 

@@ -36,10 +36,7 @@ impl Coordinator {
         if self.slot(id).is_some() {
             self.lost(id); // The source did not say so; what comes now is another tenure.
         }
-        let slot = *self.slots.entry(id).or_insert_with(|| {
-            self.queues.push(Queue::new(id));
-            self.queues.len() - 1
-        });
+        let slot = self.slots.get(&id).copied().unwrap_or_else(|| self.make_slot(id));
         let (dirty, unsettled) = (self.queues[slot].dirty, self.queues[slot].unsettled);
         self.queues[slot] = Queue { dirty, unsettled, ..Queue::new(id) };
         self.set_stage(slot, Stage::LookingUp { again_at: None, failures: 0 });
@@ -49,6 +46,14 @@ impl Coordinator {
         } else {
             self.looked_up(source, id, committed, now);
         }
+    }
+
+    fn make_slot(&mut self, id: QueueId) -> usize {
+        let slot = self.queues.len();
+        self.queues.push(Queue::new(id));
+        self.slots.insert(id, slot);
+        self.make_shard(slot);
+        slot
     }
 
     pub(super) fn set_stage(&mut self, slot: usize, stage: Stage) {
@@ -140,7 +145,7 @@ impl Coordinator {
         let epoch = reading.tenure.epoch;
         self.router.drop_ended(|tenure| tenure.epoch == epoch);
         let mut busy = Vec::new();
-        for cell in &self.shared.shards {
+        for cell in &self.shards {
             let mut shard = cell.shard.lock();
             shard.end_tenure(epoch, queue.id);
             if shard.busy_with(epoch).is_some() {
@@ -368,7 +373,7 @@ impl Coordinator {
         let Stage::Closing(closing) = &mut queue.stage else { return };
         if let Some(reading) = &queue.reading {
             let epoch = reading.tenure.epoch;
-            let shards = &self.shared.shards;
+            let shards = &self.shards;
             closing.busy.retain(|&shard| shards[shard].shard.lock().busy_with(epoch).is_some());
         }
         if !closing.busy.is_empty() && now < closing.until {
@@ -406,7 +411,7 @@ impl Coordinator {
         let Some(reading) = &queue.reading else { return };
         reading.tenure.move_to(Phase::Fenced);
         for &shard in busy {
-            let running = self.shared.shards[shard].shard.lock().busy_with(reading.tenure.epoch);
+            let running = self.shards[shard].shard.lock().busy_with(reading.tenure.epoch);
             if let Some((offset, key)) = running {
                 self.shared.report(&Event::RevokeTimedOut { queue: queue.id, shard, offset, key });
             }

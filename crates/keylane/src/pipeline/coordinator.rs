@@ -18,9 +18,11 @@ use std::time::{Duration, Instant};
 use keylane_source::{FetchLimits, QueueId, Source, SourceError, SourceEvent};
 
 use super::budget::{Budget, Used};
+use super::cell::ShardCell;
+use super::mode::{Layout, ModeState};
 use super::queue::{Queue, Stage};
 use super::retry::Random;
-use super::router::Router;
+use super::router::{Door, Router};
 use super::shared::Shared;
 use super::shutdown::Stopping;
 use super::watch::Watch;
@@ -38,6 +40,8 @@ pub(crate) struct Coordinator {
     /// By slot.
     pub(super) queues: Vec<Queue>,
     pub(super) slots: HashMap<QueueId, usize>,
+    pub(super) mode: ModeState,
+    pub(super) shards: Vec<Arc<ShardCell>>,
     pub(super) router: Router,
     pub(super) budget: Budget,
     /// Queues have come or gone since the budget was divided.
@@ -88,12 +92,20 @@ pub(crate) enum Step {
 }
 
 impl Coordinator {
-    pub(crate) fn new(config: Arc<Config>, shared: Arc<Shared>, now: Instant) -> Self {
+    pub(crate) fn new(
+        config: Arc<Config>,
+        shared: Arc<Shared>,
+        mode: ModeState,
+        layout: Layout,
+        now: Instant,
+    ) -> Self {
+        let shards = Vec::from_iter(layout.threads.into_iter().map(|(cell, _)| cell));
         let max = Used { messages: config.in_flight_max, bytes: config.in_flight_bytes_max };
         Self {
             queues: Vec::new(),
             slots: HashMap::new(),
-            router: Router::new(&config, &shared.shards),
+            mode,
+            router: Router::new(layout.doors, layout.chunk_max),
             budget: Budget::new(max, config.queue_max()),
             undivided: false,
             stashed: Vec::new(),
@@ -105,7 +117,8 @@ impl Coordinator {
             tags: 0,
             notes: Vec::new(),
             random: Random::new(config.seed),
-            watch: Watch::new(shared.shards.len(), now),
+            watch: Watch::new(now),
+            shards,
             stopping: None,
             source_failures: 0,
             source_error: None,
@@ -113,6 +126,20 @@ impl Coordinator {
             counters: Counters::default(),
             config,
             shared,
+        }
+    }
+
+    /// Every shard there is.
+    pub(crate) fn shards(&self) -> &[Arc<ShardCell>] {
+        &self.shards
+    }
+
+    /// Makes the shard that a newly met queue needs, if the mode has one per queue.
+    pub(super) fn make_shard(&mut self, slot: usize) {
+        if let Some(cell) = self.mode.make_shard(slot, &self.shared) {
+            debug_assert_eq!(self.shards.len(), slot, "slots and shards are made together");
+            self.router.add(Door::Shard(Arc::clone(&cell)));
+            self.shards.push(cell);
         }
     }
 
@@ -133,6 +160,7 @@ impl Coordinator {
         for event in events.drain(..) {
             self.handle(source, event, now);
         }
+        self.shared.timers.fire(now);
         self.collect(source, now);
         self.router.flush_overflow();
         self.admit_stashed(source, now);
@@ -233,6 +261,9 @@ impl Coordinator {
         let mut earlier = |at: Instant| until = until.min(at);
         if !self.dirty.is_empty() || self.budget.total().messages > 0 {
             earlier(self.commit_at);
+        }
+        if let Some(at) = self.shared.timers.next_due() {
+            earlier(at);
         }
         for &slot in &self.unsettled {
             if let Some(at) = self.queues[slot].next_due() {

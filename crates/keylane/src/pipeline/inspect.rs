@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use keylane_source::EndOffset;
 
+use super::cell::ShardCell;
 use super::coordinator::Coordinator;
 use super::queue::{Queue, Stage};
 use super::shard::ShardStats;
@@ -15,7 +16,7 @@ impl Coordinator {
     pub(crate) fn metrics(&mut self) -> Metrics {
         let mut all = ShardStats::default();
         let mut shards = Vec::new();
-        for cell in &self.shared.shards {
+        for cell in &self.shards {
             let shard = cell.shard.lock();
             all.add(shard.stats());
             shards.push(ShardMetrics {
@@ -62,20 +63,27 @@ impl Coordinator {
     /// For each queue that is not finished up to what was pulled: the message that holds it back.
     pub(crate) fn holding(&mut self, now: Instant) -> Vec<Holding> {
         let mut all = Vec::new();
-        for queue in &mut self.queues {
+        for (slot, queue) in self.queues.iter_mut().enumerate() {
             let Some(reading) = &mut queue.reading else { continue };
             let Some(tracker) = &mut reading.tracker else { continue };
             tracker.watermark();
             let Some(first) = tracker.first_unfinished() else { continue };
-            let shard = usize::from(first.shard);
-            let found =
-                self.shared.shards[shard].shard.lock().find(reading.tenure.epoch, first.offset);
+            let (epoch, offset) = (reading.tenure.epoch, first.offset);
+            let find = |cell: &ShardCell| cell.shard.lock().find(epoch, offset);
+            let (shard, found) = match self.mode.shard_of(slot, first.shard) {
+                Some(shard) => (Some(shard), find(&self.shards[shard])),
+                None => self
+                    .shards
+                    .iter()
+                    .find_map(|cell| Some((Some(cell.index), Some(find(cell)?))))
+                    .unwrap_or_default(),
+            };
             let state = found.as_ref().map_or(HoldingState::Waiting, |held| held.state);
             let (key, attempts, last_error) = match found {
                 None => (None, None, None),
                 Some(held) => (Some(held.key), Some(held.attempts), held.last_error),
             };
-            let (queue, offset) = (queue.id, first.offset);
+            let queue = queue.id;
             let age = now.saturating_duration_since(first.registered_at);
             let span = tracker.span();
             all.push(Holding { queue, offset, shard, state, age, key, attempts, last_error, span });
@@ -94,7 +102,7 @@ impl Coordinator {
         }
         self.queues.iter().for_each(|queue| queue_trouble(queue, &mut reasons));
         reasons.extend(self.watch.stalled());
-        for cell in &self.shared.shards {
+        for cell in &self.shards {
             if let (lanes @ 1.., Some(example)) = cell.shard.lock().backing_off() {
                 let shard = cell.index;
                 reasons.push(format!(

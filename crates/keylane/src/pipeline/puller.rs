@@ -1,11 +1,17 @@
 //! Admits what was pulled: into the budget, the tracker and the router.
 
+use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Instant;
 
-use keylane_source::{Fetch, Position, Source};
+use keylane_source::{Fetch, Message, Position, Source};
 
-use super::coordinator::Coordinator;
+use super::budget::{Budget, Used};
+use super::coordinator::{Coordinator, Counters};
+use super::mode::Target;
 use super::queue::Stage;
+use super::router::Router;
+use super::tenure::Tenure;
 use super::tracker::Tracker;
 
 impl Coordinator {
@@ -55,23 +61,18 @@ impl Coordinator {
         self.divide_budget();
         let Some(reading) = &mut self.queues[slot].reading else { return };
         let Some(tracker) = &mut reading.tracker else { return };
-        while let Some(message) = reading.stash.front() {
-            if Position::from(message.offset()) < tracker.position() {
-                self.counters.repeated += 1;
-                reading.stash.pop_front();
-                continue;
-            }
-            if !tracker.has_room(self.config.span_max)
-                || !self.budget.admit(&mut reading.used, message.size())
-            {
-                break;
-            }
-            let Some(message) = reading.stash.pop_front() else { break };
-            let target = self.router.target(&message);
-            let place = tracker.register(message.offset(), target.shard, now);
-            self.router.push(message, target, (&reading.tenure, place.page, place.bit), now);
-            self.counters.admitted += 1;
-        }
+        let mut admission = Admission {
+            tenure: &reading.tenure,
+            stash: &mut reading.stash,
+            used: &mut reading.used,
+            tracker,
+            budget: &mut self.budget,
+            router: &mut self.router,
+            counters: &mut self.counters,
+            span_max: self.config.span_max,
+            now,
+        };
+        self.mode.admit(slot, &mut admission);
         if reading.stash.is_empty() {
             tracker.skip_to(reading.stash_position);
         }
@@ -96,6 +97,42 @@ impl Coordinator {
                 source.resume(queue.id);
                 reading.held = None;
             }
+        }
+    }
+}
+
+/// What it takes to admit the messages of one queue.
+pub(crate) struct Admission<'a> {
+    tenure: &'a Arc<Tenure>,
+    stash: &'a mut VecDeque<Message>,
+    used: &'a mut Used,
+    tracker: &'a mut Tracker,
+    budget: &'a mut Budget,
+    router: &'a mut Router,
+    counters: &'a mut Counters,
+    span_max: u64,
+    now: Instant,
+}
+
+impl Admission<'_> {
+    /// Admits messages from the front of the stash, as long as budget and span allow.
+    pub(super) fn run(&mut self, mut target: impl FnMut(&Message) -> Target) {
+        while let Some(message) = self.stash.front() {
+            if Position::from(message.offset()) < self.tracker.position() {
+                self.counters.repeated += 1;
+                self.stash.pop_front();
+                continue;
+            }
+            if !self.tracker.has_room(self.span_max)
+                || !self.budget.admit(self.used, message.size())
+            {
+                return;
+            }
+            let Some(message) = self.stash.pop_front() else { return };
+            let target = target(&message);
+            let place = self.tracker.register(message.offset(), target.shard, self.now);
+            self.router.push(message, target, (self.tenure, place.page, place.bit), self.now);
+            self.counters.admitted += 1;
         }
     }
 }

@@ -103,7 +103,7 @@ impl Runner {
             return;
         }
         let (factory, shard) = (&self.factory, self.env.cell.index);
-        match in_listener(|| (factory.0)(shard)) {
+        match in_listener(|| (factory.make)(shard)) {
             Ok(work) => self.work = Some(work),
             Err(panic) => self.report_panic("the listener's factory", panic),
         }

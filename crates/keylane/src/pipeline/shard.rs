@@ -48,7 +48,8 @@ pub(crate) use stats::ShardStats;
 use self::lane::{Held, Lanes, Letter};
 use super::chunk::{Chunk, Entry, LaneId, Route, Run};
 use super::retry::Random;
-use crate::config::FailurePolicy;
+use crate::config::{Config, FailurePolicy};
+use crate::listener::Factory;
 use crate::outcome::Handled;
 use crate::ticket::TicketId;
 
@@ -61,7 +62,24 @@ pub(crate) struct ShardSettings {
     pub(crate) failure: FailurePolicy,
     pub(crate) has_sink: bool,
     pub(crate) hide_keys: bool,
+    /// A call gets messages of one lane only.
+    pub(crate) one_lane: bool,
     pub(crate) seed: u64,
+}
+
+impl ShardSettings {
+    pub(crate) fn new(config: &Config, index: usize, has_sink: bool, factory: &Factory) -> Self {
+        Self {
+            index,
+            batch_max: config.batch_max,
+            linger: config.linger,
+            failure: config.failure,
+            has_sink,
+            hide_keys: config.hide_keys,
+            one_lane: factory.one_lane,
+            seed: config.seed.wrapping_add(index as u64),
+        }
+    }
 }
 
 /// See the module's description.
@@ -433,6 +451,14 @@ impl Shard {
     pub(crate) fn drain(&mut self) {
         self.draining = true;
         self.lanes.stop_waiting();
+    }
+
+    /// Whether somebody should look for a call, or tell the listener something.
+    pub(crate) fn has_work(&self) -> bool {
+        !self.pending.is_empty()
+            || !self.front.is_empty()
+            || self.lanes.has_ready()
+            || !self.revoked.is_empty()
     }
 
     /// Whether there is nothing left to call or to wait for.

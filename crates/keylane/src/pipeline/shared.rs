@@ -7,27 +7,26 @@
 //! | who waits | says so in | for |
 //! | --- | --- | --- |
 //! | source thread | [`Signals::arm`] | budget: enough of it free, or a shard with nothing to do |
-//! | source thread | [`ShardCell::overflows`] | room in a full channel |
+//! | source thread | [`Inbox::wait_for_room`](super::cell::Inbox::wait_for_room) | room in a full channel |
 //! | source thread | [`Signals::attend`] | the end of calls, while a queue or the consumer ends |
-//! | shard | its channel | messages; an [`Item::Nudge`] says "look again" |
+//! | shard | its channel and its bell | messages; the bell says "look again" |
 
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::thread::Thread;
 use std::time::Duration;
 
-use crossbeam_channel::{Sender, TrySendError};
-use keylane_source::{DeadLetter, SourceError, SourceWaker};
+use crossbeam_channel::Sender;
+use keylane_source::{DeadLetter, SourceWaker};
 use parking_lot::{Condvar, Mutex};
 
-use super::chunk::Chunk;
-use super::shard::{Effects, LetterId, Shard};
+use super::cell::ShardCell;
+use super::pool::Timers;
+use super::shard::{Effects, LetterId};
 use crate::error::Error;
 use crate::observer::{Event, Observer};
-use crate::outcome::Handled;
 use crate::report::StopReport;
-use crate::sync::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
-use crate::ticket::TicketId;
+use crate::sync::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use crate::time::Clock;
 
 /// See the module's description.
@@ -35,9 +34,10 @@ pub(crate) struct Shared {
     pub(crate) clock: Clock,
     pub(crate) gate: Gate,
     pub(crate) signals: Signals,
-    pub(crate) shards: Vec<Arc<ShardCell>>,
     /// Queues (by slot) that the source thread should look at.
     notes: Mutex<Vec<usize>>,
+    /// Shards that wait for a time, and have no thread of their own to do so.
+    pub(crate) timers: Timers,
     letters: Mutex<Option<Sender<Posted>>>,
     observer: Option<Arc<dyn Observer>>,
     stop: Mutex<StopRequest>,
@@ -183,125 +183,10 @@ impl Signals {
     }
 }
 
-/// A shard with what surrounds it: its channel, and how full that is.
-pub(crate) struct ShardCell {
-    pub(crate) index: usize,
-    pub(crate) shard: Mutex<Shard>,
-    sender: Sender<Item>,
-    capacity: usize,
-    /// Messages in the channel.
-    waiting: AtomicUsize,
-    /// The router waits for room.
-    overflows: AtomicBool,
-    exited: AtomicBool,
-    tickets: AtomicU64,
-}
-
-/// What is sent to a shard.
-pub(crate) enum Item {
-    Chunk(Chunk),
-    /// Look at the shard again: something has changed in it.
-    Nudge,
-}
-
-impl ShardCell {
-    pub(crate) fn new(index: usize, shard: Shard, sender: Sender<Item>, capacity: usize) -> Self {
-        Self {
-            index,
-            shard: Mutex::new(shard),
-            sender,
-            capacity,
-            waiting: AtomicUsize::new(0),
-            overflows: AtomicBool::new(false),
-            exited: AtomicBool::new(false),
-            tickets: AtomicU64::new(0),
-        }
-    }
-
-    /// How many messages the channel has room for.
-    pub(crate) fn room(&self) -> usize {
-        self.capacity.saturating_sub(self.waiting.load(Ordering::SeqCst))
-    }
-
-    /// Messages in the channel.
-    pub(crate) fn waiting(&self) -> usize {
-        self.waiting.load(Ordering::Relaxed)
-    }
-
-    /// Sends a chunk that is known to fit.
-    pub(crate) fn send(&self, chunk: Chunk) {
-        self.waiting.fetch_add(chunk.len(), Ordering::SeqCst);
-        // The channel has a place for each message, and each chunk has at least one.
-        match self.sender.try_send(Item::Chunk(chunk)) {
-            Ok(()) => {}
-            Err(TrySendError::Full(_)) => unreachable!("more chunks than messages"),
-            // The shard's thread has ended: the message stays unfinished, and its end was reported.
-            Err(TrySendError::Disconnected(_)) => {}
-        }
-    }
-
-    /// Makes the thread look at its shard again. A full channel makes it look anyway.
-    pub(crate) fn nudge(&self) {
-        let _ = self.sender.try_send(Item::Nudge);
-    }
-
-    /// The thread has taken a chunk out of the channel.
-    pub(crate) fn taken(&self, messages: usize, signals: &Signals) {
-        let left = self.waiting.fetch_sub(messages, Ordering::SeqCst) - messages;
-        if self.overflows.load(Ordering::SeqCst)
-            && left <= self.capacity / 2
-            && self.overflows.swap(false, Ordering::SeqCst)
-        {
-            signals.wake();
-        }
-    }
-
-    /// Asks for a wake-up once the channel is half empty. False when it is already.
-    pub(crate) fn wait_for_room(&self) -> bool {
-        self.overflows.store(true, Ordering::SeqCst);
-        self.waiting.load(Ordering::SeqCst) > self.capacity / 2
-    }
-
-    pub(crate) fn new_ticket(&self) -> TicketId {
-        TicketId(self.tickets.fetch_add(1, Ordering::Relaxed))
-    }
-
-    pub(crate) fn settle_ticket(self: &Arc<Self>, shared: &Shared, id: TicketId, handled: Handled) {
-        self.change(shared, |shard, out| shard.settle_ticket(id, handled, shared.clock.now(), out));
-    }
-
-    pub(crate) fn settle_letter(
-        self: &Arc<Self>,
-        shared: &Shared,
-        id: LetterId,
-        result: Result<(), SourceError>,
-    ) {
-        self.change(shared, |shard, out| shard.settle_letter(id, result, shared.clock.now(), out));
-    }
-
-    /// Changes the shard from another thread, and makes its own thread look at it.
-    fn change(self: &Arc<Self>, shared: &Shared, change: impl FnOnce(&mut Shard, &mut Effects)) {
-        let mut out = Effects::default();
-        change(&mut self.shard.lock(), &mut out);
-        shared.carry_out(self, &mut out);
-        self.nudge();
-        shared.signals.settled();
-    }
-
-    pub(crate) fn exit(&self) {
-        self.exited.store(true, Ordering::Release);
-    }
-
-    pub(crate) fn has_exited(&self) -> bool {
-        self.exited.load(Ordering::Acquire)
-    }
-}
-
 impl Shared {
     pub(crate) fn new(
         clock: Clock,
         waker: SourceWaker,
-        shards: Vec<Arc<ShardCell>>,
         letters: Option<Sender<Posted>>,
         observer: Option<Arc<dyn Observer>>,
         stop_timeout: Duration,
@@ -318,7 +203,7 @@ impl Shared {
             clock,
             gate: Gate(AtomicU8::new(0)),
             signals,
-            shards,
+            timers: Timers::default(),
             notes: Mutex::new(Vec::new()),
             letters: Mutex::new(letters),
             observer,

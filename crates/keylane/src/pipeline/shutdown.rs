@@ -57,13 +57,13 @@ impl Coordinator {
             Some(stopping) => stopping.allowed = stopping.allowed.min(allowed),
             None => self.begin_stopping(source, &reason, allowed, now),
         }
-        let ended = self.shared.shards.iter().all(|cell| cell.has_exited());
-        let idle = ended && !self.shared.shards.iter().any(|cell| cell.shard.lock().has_outside());
+        let ended = self.shards.iter().all(|cell| cell.has_exited());
+        let idle = ended && !self.shards.iter().any(|cell| cell.shard.lock().has_outside());
         let stopping = self.stopping.as_mut()?;
         if !stopping.settling && (idle || now >= stopping.drain_until()) {
             stopping.settling = true;
             self.shared.gate.move_to(GateState::Closed);
-            self.shared.shards.iter().for_each(|cell| cell.nudge());
+            self.shards.iter().for_each(|cell| cell.nudge());
         }
         let (settling, deadline) = (stopping.settling, stopping.deadline());
         if !settling {
@@ -99,7 +99,7 @@ impl Coordinator {
         self.router.drop_ended(|_| true);
         self.shared.signals.attend(true);
         self.shared.gate.move_to(GateState::Draining);
-        for cell in &self.shared.shards {
+        for cell in &self.shards {
             cell.shard.lock().drain();
             cell.nudge();
         }
@@ -116,7 +116,7 @@ impl Coordinator {
     /// Nothing counts any more; what is finished and not stored is sent a last time.
     fn close_all(&mut self, source: &mut dyn Source, now: Instant) {
         let abandoned: Vec<_> =
-            self.shared.shards.iter().flat_map(|cell| cell.shard.lock().abandoned(now)).collect();
+            self.shards.iter().flat_map(|cell| cell.shard.lock().abandoned(now)).collect();
         for slot in 0..self.queues.len() {
             if let Some(reading) = &self.queues[slot].reading {
                 reading.tenure.move_to(Phase::Fenced);

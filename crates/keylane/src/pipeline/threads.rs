@@ -1,18 +1,20 @@
-//! The only place that makes threads: one for the source, one per shard, one for the dead-letter
-//! sink where there is one. Each has a name, and ends by itself.
+//! The only place that makes threads: one for the source, one per shard (or a pool), one for the
+//! dead-letter sink where there is one. Each has a name, and ends by itself.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 
-use crossbeam_channel::{Receiver, bounded, unbounded};
+use crossbeam_channel::{Receiver, unbounded};
 use keylane_source::{Ack, DeadLetterSink, Source};
 use parking_lot::Mutex;
+use rayon::{ThreadPool, ThreadPoolBuilder};
 
+use super::cell::ShardCell;
 use super::coordinator::{Coordinator, Step};
-use super::shard::{Shard, ShardSettings};
-use super::shared::{GateState, Item, Posted, ShardCell, Shared, panic_text};
-use super::worker::Worker;
+use super::mode::{ModeState, lay_out, needs_pool};
+use super::shared::{GateState, Posted, Shared, panic_text};
+use super::worker::{Ears, Worker};
 use crate::config::Config;
 use crate::error::Error;
 use crate::listener::Factory;
@@ -35,25 +37,28 @@ impl Threads {
     ) -> Result<Self, Error> {
         let clock = Clock;
         let config = Arc::new(config);
-        let (cells, receivers): (Vec<_>, Vec<_>) =
-            (0..config.shards).map(|index| make_shard(&config, index, sink.is_some())).unzip();
+        let has_sink = sink.is_some();
+        let layout = lay_out(&config, has_sink, factory);
+        let pool = if needs_pool(config.mode) { Some(make_pool(&config)?) } else { None };
+        let mode = ModeState::new(&config, pool, has_sink, factory);
         // As many letters as messages in flight at most: each holds its lane.
-        let (letters, posted) = sink.is_some().then(unbounded).unzip();
+        let (letters, posted) = has_sink.then(unbounded).unzip();
         let (observer, stop_timeout) = (config.observer.clone(), config.stop_timeout);
-        let waker = source.waker();
-        let shared = Shared::new(clock, waker, cells, letters, observer, stop_timeout);
-        let shared = Arc::new(shared);
-        let coordinator = Coordinator::new(Arc::clone(&config), Arc::clone(&shared), clock.now());
-        let threads = Self { shared, coordinator: Arc::new(Mutex::new(coordinator)) };
-        let started = threads.start_all(source, &config, sink.zip(posted), receivers, factory);
-        if let Err(error) = started {
+        let shared = Arc::new(Shared::new(clock, source.waker(), letters, observer, stop_timeout));
+        let threads: Vec<_> =
+            layout.threads.iter().map(|(cell, ears)| (Arc::clone(cell), ears.clone())).collect();
+        let now = clock.now();
+        let coordinator =
+            Coordinator::new(Arc::clone(&config), Arc::clone(&shared), mode, layout, now);
+        let started = Self { shared, coordinator: Arc::new(Mutex::new(coordinator)) };
+        if let Err(error) = started.start_all(source, &config, sink.zip(posted), threads, factory) {
             // Those that were started find the gate closed, and end.
-            threads.shared.gate.move_to(GateState::Closed);
-            threads.shared.close_letters();
-            threads.shared.shards.iter().for_each(|cell| cell.nudge());
+            started.shared.gate.move_to(GateState::Closed);
+            started.shared.close_letters();
+            started.coordinator.lock().shards().iter().for_each(|cell| cell.nudge());
             return Err(error);
         }
-        Ok(threads)
+        Ok(started)
     }
 
     fn start_all(
@@ -61,14 +66,13 @@ impl Threads {
         source: Box<dyn Source>,
         config: &Config,
         sink: Option<(Box<dyn DeadLetterSink>, Receiver<Posted>)>,
-        receivers: Vec<Receiver<Item>>,
+        threads: Vec<(Arc<ShardCell>, Ears)>,
         factory: &Factory,
     ) -> Result<(), Error> {
-        for (cell, receiver) in self.shared.shards.iter().zip(receivers) {
-            let (cell, shared) = (Arc::clone(cell), Arc::clone(&self.shared));
+        for (cell, ears) in threads {
+            let shared = Arc::clone(&self.shared);
             let name = format!("{}-shard-{}", config.thread_name, cell.index);
-            let worker =
-                Worker::new(Arc::clone(&cell), Arc::clone(&shared), receiver, factory.clone());
+            let worker = Worker::new(Arc::clone(&cell), Arc::clone(&shared), ears, factory.clone());
             spawn(name, Some(config.stack_size), move || {
                 // A panic in here is our own fault, not a listener's: better stop than stall.
                 if let Err(panic) = catch_unwind(AssertUnwindSafe(|| worker.run())) {
@@ -90,7 +94,7 @@ impl Threads {
             let ran = catch_unwind(AssertUnwindSafe(|| run_source(source, &coordinator, &shared)));
             let result = ran.unwrap_or_else(|panic| {
                 shared.gate.move_to(GateState::Closed);
-                shared.shards.iter().for_each(|cell| cell.nudge());
+                coordinator.lock().shards().iter().for_each(|cell| cell.nudge());
                 let what = format!("the source's thread panicked: {}", panic_text(&*panic));
                 log::error!(target: "keylane", "{what}");
                 Err(Error::internal(what, StopReport::default()))
@@ -101,19 +105,16 @@ impl Threads {
     }
 }
 
-fn make_shard(config: &Config, index: usize, has_sink: bool) -> (Arc<ShardCell>, Receiver<Item>) {
-    // A place for each message and one for a nudge.
-    let (sender, receiver) = bounded(config.channel_capacity + 1);
-    let shard = Shard::new(ShardSettings {
-        index,
-        batch_max: config.batch_max,
-        linger: config.linger,
-        failure: config.failure,
-        has_sink,
-        hide_keys: config.hide_keys,
-        seed: config.seed.wrapping_add(index as u64),
-    });
-    (Arc::new(ShardCell::new(index, shard, sender, config.channel_capacity)), receiver)
+/// The threads of queue-locked mode.
+fn make_pool(config: &Config) -> Result<Arc<ThreadPool>, Error> {
+    let name = config.thread_name.clone();
+    let pool = ThreadPoolBuilder::new()
+        .num_threads(config.shards)
+        .thread_name(move |index| format!("{name}-pool-{index}"))
+        .stack_size(config.stack_size)
+        .build();
+    let failed = |error| Error::thread(format!("{}-pool", config.thread_name), error);
+    pool.map(Arc::new).map_err(|error| failed(std::io::Error::other(error)))
 }
 
 fn spawn(

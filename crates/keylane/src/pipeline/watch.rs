@@ -23,9 +23,8 @@ struct Seen {
 }
 
 impl Watch {
-    pub(crate) fn new(shards: usize, now: Instant) -> Self {
-        let shards = (0..shards).map(|_| Seen::default()).collect();
-        Self { next_at: now + TICK, shards }
+    pub(crate) fn new(now: Instant) -> Self {
+        Self { next_at: now + TICK, shards: Vec::new() }
     }
 
     pub(crate) fn next_at(&self) -> Instant {
@@ -77,7 +76,8 @@ impl Coordinator {
         // what counts as a stall.
         let after = self.config.stall_after;
         self.watch.next_at = now + TICK.min(after / 2).max(Duration::from_millis(1));
-        for (seen, cell) in self.watch.shards.iter_mut().zip(&self.shared.shards) {
+        self.watch.shards.resize_with(self.shards.len(), Seen::default);
+        for (seen, cell) in self.watch.shards.iter_mut().zip(&self.shards) {
             let shard = cell.shard.lock();
             let watched = shard.watched();
             let due = seen.tickets_reported_at.is_none_or(|at| now >= at + after);
@@ -113,9 +113,12 @@ impl Coordinator {
             }
             reading.held = Some((since, true));
             let by = if full { HeldBy::Span } else { HeldBy::Budget };
-            let shard = self.shared.shards[usize::from(first.shard)].shard.lock();
-            let key = shard.find(reading.tenure.epoch, first.offset).map(|held| held.key);
-            drop(shard);
+            let (epoch, offset) = (reading.tenure.epoch, first.offset);
+            let key = match self.mode.shard_of(slot, first.shard) {
+                Some(shard) => self.shards[shard].shard.lock().find(epoch, offset),
+                None => self.shards.iter().find_map(|cell| cell.shard.lock().find(epoch, offset)),
+            };
+            let key = key.map(|held| held.key);
             self.shared.report(&Event::Held { queue: queue.id, by, offset: first.offset, key });
         }
     }

@@ -5,16 +5,25 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use crossbeam_channel::{Receiver, RecvTimeoutError};
+use crossbeam_channel::{Receiver, select};
 
+use super::cell::{Executor, ShardCell};
+use super::chunk::Chunk;
 use super::runner::Runner;
 use super::shard::{Next, Shard};
-use super::shared::{GateState, Item, ShardCell, Shared};
+use super::shared::{GateState, Shared};
 use crate::listener::{Env, Factory};
+
+/// What a shard's thread listens to: messages, and a bell that says "look again".
+#[derive(Clone)]
+pub(crate) struct Ears {
+    pub(super) chunks: Receiver<Chunk>,
+    pub(super) rung: Receiver<()>,
+}
 
 /// See the module's description.
 pub(crate) struct Worker {
-    receiver: Receiver<Item>,
+    ears: Ears,
     runner: Runner,
 }
 
@@ -22,10 +31,10 @@ impl Worker {
     pub(crate) fn new(
         cell: Arc<ShardCell>,
         shared: Arc<Shared>,
-        receiver: Receiver<Item>,
+        ears: Ears,
         factory: Factory,
     ) -> Self {
-        Self { receiver, runner: Runner::new(Env { cell, shared }, factory) }
+        Self { ears, runner: Runner::new(Env { cell, shared }, factory) }
     }
 
     /// Runs until the consumer stops.
@@ -56,8 +65,8 @@ impl Worker {
         let mut shard = cell.shard.lock();
         let mut empty = false;
         while !empty && shard.room() > 0 {
-            match self.receiver.try_recv() {
-                Ok(item) => take(&cell, shared, &mut shard, item),
+            match self.ears.chunks.try_recv() {
+                Ok(chunk) => take(&cell, shared, &mut shard, chunk),
                 Err(_) => empty = true,
             }
         }
@@ -77,19 +86,23 @@ impl Worker {
     fn wait(&mut self, until: Option<Instant>) {
         let (cell, shared) = (&self.runner.env.cell, &self.runner.env.shared);
         shared.signals.idle();
-        let item = match until {
-            None => self.receiver.recv().map_err(|_| RecvTimeoutError::Disconnected),
-            Some(until) => self.receiver.recv_deadline(until),
+        let deadline = match until {
+            None => crossbeam_channel::never(),
+            Some(until) => crossbeam_channel::at(until),
         };
-        if let Ok(item) = item {
-            take(cell, shared, &mut cell.shard.lock(), item);
+        select! {
+            recv(self.ears.chunks) -> chunk => if let Ok(chunk) = chunk {
+                take(cell, shared, &mut cell.shard.lock(), chunk);
+            },
+            recv(self.ears.rung) -> _ => {}
+            recv(deadline) -> _ => {}
         }
     }
 }
 
-fn take(cell: &ShardCell, shared: &Shared, shard: &mut Shard, item: Item) {
-    if let Item::Chunk(chunk) = item {
-        cell.taken(chunk.len(), &shared.signals);
-        shard.offer(chunk);
+fn take(cell: &ShardCell, shared: &Shared, shard: &mut Shard, chunk: Chunk) {
+    if let Executor::Thread { inbox, .. } = &cell.executor {
+        inbox.taken(chunk.len(), &shared.signals);
     }
+    shard.offer(chunk);
 }

@@ -34,7 +34,7 @@ impl Rig {
 
     fn with(batch_max: usize, failure: FailurePolicy) -> Self {
         let (index, seed, linger) = (0, 1, Duration::ZERO);
-        let (has_sink, hide_keys) = (true, false);
+        let (has_sink, hide_keys, one_lane) = (true, false, false);
         Self {
             shard: Shard::new(ShardSettings {
                 index,
@@ -43,6 +43,7 @@ impl Rig {
                 failure,
                 has_sink,
                 hide_keys,
+                one_lane,
                 seed,
             }),
             queues: (0..2).map(|queue| Self::tenure(queue, u64::from(queue) + 1)).collect(),

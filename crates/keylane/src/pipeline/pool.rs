@@ -1,0 +1,207 @@
+//! Shards that run as tasks on a thread pool: as many as there are, on as many threads as there are.
+//!
+//! Two layers keep a shard to one thread at a time:
+//!
+//! 1. the *consuming* flag: whoever sets it submits the one task; the task clears it when there is
+//!    nothing more to do, and looks once more;
+//! 2. the lock around the runner, as a safety net. A task that finds it taken does not wait (a call
+//!    that hangs would hold a second pool thread) but comes back later.
+//!
+//! A task gives its thread away after a [slice](SLICE). It is submitted again by the source thread
+//! and not by itself: a task submitted from inside the pool goes to the front of that thread's own
+//! queue, and would be next.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use rayon::ThreadPool;
+
+use super::cell::{Executor, ShardCell};
+use super::runner::Runner;
+use super::shard::Next;
+use super::shared::{GateState, Shared, panic_text};
+use crate::sync::{AtomicBool, Ordering};
+
+/// How long a shard with a backlog may keep a thread (RocketMQ's MAX_TIME_CONSUME_CONTINUOUSLY).
+pub(crate) const SLICE: Duration = Duration::from_secs(60);
+/// When a task that found its shard taken comes back.
+const COME_BACK: Duration = Duration::from_millis(100);
+
+/// The pool's side of a shard.
+pub(crate) struct Task {
+    pool: Arc<ThreadPool>,
+    shared: Arc<Shared>,
+    /// A task of this shard is submitted or running.
+    consuming: AtomicBool,
+    /// Absent until the cell was made, to which it refers, and after the end.
+    runner: Mutex<Option<Runner>>,
+    slice: Duration,
+}
+
+impl Task {
+    pub(crate) fn new(pool: Arc<ThreadPool>, shared: Arc<Shared>, slice: Duration) -> Self {
+        let (consuming, runner) = (AtomicBool::new(false), Mutex::new(None));
+        Self { pool, shared, consuming, runner, slice }
+    }
+
+    pub(crate) fn set_runner(&self, runner: Runner) {
+        *self.runner.lock() = Some(runner);
+    }
+
+    /// Submits the shard's task, unless there is one.
+    pub(crate) fn schedule(&self, cell: &Arc<ShardCell>) {
+        if !self.consuming.swap(true, Ordering::AcqRel) {
+            self.submit(cell);
+        }
+    }
+
+    fn submit(&self, cell: &Arc<ShardCell>) {
+        let cell = Arc::clone(cell);
+        self.pool.spawn(move || {
+            let Executor::Pool(task) = &cell.executor else { return };
+            // A panic in here is our own fault, not a listener's.
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| task.run(&cell))) {
+                let what = format!("shard {} panicked: {}", cell.index, panic_text(&*panic));
+                log::error!(target: "keylane", "{what}");
+                cell.exit();
+                task.shared.fail(&what);
+            }
+        });
+    }
+
+    /// Runs the shard until it has nothing to do, or its slice is over.
+    fn run(&self, cell: &Arc<ShardCell>) {
+        let Some(mut slot) = self.runner.try_lock() else {
+            return self.shared.wait_until(self.shared.clock.now() + COME_BACK, cell, true);
+        };
+        let Some(runner) = slot.as_mut() else { return };
+        let end = self.shared.clock.now() + self.slice;
+        loop {
+            match self.look(cell, runner) {
+                Look::Call => {
+                    runner.call_listener();
+                    let now = self.shared.clock.now();
+                    runner.settle(now);
+                    if now >= end {
+                        return self.shared.wait_until(now, cell, true);
+                    }
+                }
+                Look::Wait(until) => {
+                    self.consuming.store(false, Ordering::SeqCst);
+                    if let Some(until) = until {
+                        self.shared.wait_until(until, cell, false);
+                    }
+                    // What came before the flag was cleared did not submit a task.
+                    let came = self.has_work(cell);
+                    if !came || self.consuming.swap(true, Ordering::AcqRel) {
+                        return;
+                    }
+                }
+                Look::Over => {
+                    runner.tell_stop();
+                    *slot = None;
+                    cell.exit();
+                    return self.shared.signals.wake();
+                }
+            }
+        }
+    }
+
+    fn look(&self, cell: &Arc<ShardCell>, runner: &mut Runner) -> Look {
+        runner.make_work();
+        runner.tell_revoked();
+        let gate = self.shared.gate.state();
+        let mut shard = cell.shard.lock();
+        let look = match gate {
+            _ if cell.has_exited() => Look::Wait(None),
+            GateState::Closed => Look::Over,
+            GateState::Paused => Look::Wait(None),
+            GateState::Open | GateState::Draining => {
+                match runner.begin(&mut shard, self.shared.clock.now()) {
+                    Next::Call => Look::Call,
+                    Next::Wait(_) if gate == GateState::Draining && shard.is_drained() => {
+                        Look::Over
+                    }
+                    Next::Wait(until) => Look::Wait(until),
+                }
+            }
+        };
+        drop(shard);
+        runner.carry_out();
+        if let Look::Wait(_) = look {
+            self.shared.signals.idle();
+        }
+        look
+    }
+
+    fn has_work(&self, cell: &ShardCell) -> bool {
+        let gate = self.shared.gate.state();
+        match gate {
+            _ if cell.has_exited() => false,
+            GateState::Paused => false,
+            GateState::Closed => true,
+            GateState::Open => cell.shard.lock().has_work(),
+            GateState::Draining => {
+                let shard = cell.shard.lock();
+                shard.has_work() || shard.is_drained()
+            }
+        }
+    }
+}
+
+enum Look {
+    Call,
+    Wait(Option<Instant>),
+    Over,
+}
+
+/// Shards that wait for a time. The source thread looks after them.
+#[derive(Default)]
+pub(crate) struct Timers(Mutex<Waiting>);
+
+/// By time; the number makes equal times different. `true`: the shard's task counts as submitted.
+#[derive(Default)]
+struct Waiting {
+    made: u64,
+    by_time: BTreeMap<(Instant, u64), (Arc<ShardCell>, bool)>,
+}
+
+impl Shared {
+    /// Has the shard looked at again at this time; `submitted` says that its task counts as
+    /// submitted all the while.
+    fn wait_until(&self, at: Instant, cell: &Arc<ShardCell>, submitted: bool) {
+        let mut waiting = self.timers.0.lock();
+        waiting.made += 1;
+        let number = waiting.made;
+        waiting.by_time.insert((at, number), (Arc::clone(cell), submitted));
+        drop(waiting);
+        self.signals.wake();
+    }
+}
+
+impl Timers {
+    /// Has shards looked at whose time has come.
+    pub(crate) fn fire(&self, now: Instant) {
+        loop {
+            let mut waiting = self.0.lock();
+            let Some(first) = waiting.by_time.first_entry().filter(|first| first.key().0 <= now)
+            else {
+                return;
+            };
+            let (cell, submitted) = first.remove();
+            drop(waiting);
+            match &cell.executor {
+                Executor::Pool(task) if submitted => task.submit(&cell),
+                _ => cell.nudge(),
+            }
+        }
+    }
+
+    /// When the next one's time comes.
+    pub(crate) fn next_due(&self) -> Option<Instant> {
+        self.0.lock().by_time.first_key_value().map(|((at, _), _)| *at)
+    }
+}
