@@ -1,5 +1,7 @@
 //! The adaptor against brokers: one in this process, and a real one where there is one.
 
+#![expect(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
+
 mod broker;
 mod client;
 mod faults;
@@ -7,3 +9,4 @@ mod group;
 mod locks;
 mod member;
 mod reading;
+mod real;
