@@ -33,7 +33,7 @@ impl Consumer {
     ///
     /// ```
     /// use keylane::{listen, Consumer, Outcome};
-    /// use keylane_testkit::Script;
+    /// use keylane_testkit::script::Script;
     /// # use keylane_source::{Committed, QueueId};
     /// # use std::time::Duration;
     ///

@@ -17,10 +17,10 @@ pub(crate) struct TicketId(pub(crate) u64);
 ///
 /// A ticket answered after its queue was taken away changes nothing; it is counted
 /// ([`Metrics::stale_completions`](crate::Metrics::stale_completions)).
-pub struct Ticket(Option<Box<dyn FnOnce(Handled) + Send>>);
+pub struct Ticket(Option<Box<dyn FnOnce(Handled) + Send + Sync>>);
 
 impl Ticket {
-    pub(crate) fn new(settle: impl FnOnce(Handled) + Send + 'static) -> Self {
+    pub(crate) fn new(settle: impl FnOnce(Handled) + Send + Sync + 'static) -> Self {
         Self(Some(Box::new(settle)))
     }
 
