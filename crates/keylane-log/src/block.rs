@@ -293,3 +293,6 @@ pub fn fuzz_records(body: &[u8]) {
         assert_eq!(again[..], before[..before.len() - rest.len()], "not inverse");
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -233,3 +233,6 @@ pub(crate) fn boot_id() -> [u8; 16] {
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
     u128::from_str_radix(&digits, 16).map_or(NO_BOOT_ID, u128::to_be_bytes)
 }
+
+#[cfg(test)]
+mod tests;

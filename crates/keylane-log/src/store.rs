@@ -275,5 +275,7 @@ fn is_refusal(error: &fjall::Error) -> bool {
     let (fjall::Error::Io(io) | fjall::Error::Storage(fjall::LsmError::Io(io))) = error else {
         return false;
     };
-    !matches!(io.kind(), ErrorKind::NotFound | ErrorKind::UnexpectedEof | ErrorKind::InvalidData)
+    // What reading or seeking by a number from a damaged or short file gives.
+    use ErrorKind::{InvalidData, InvalidInput, NotFound, UnexpectedEof};
+    !matches!(io.kind(), NotFound | UnexpectedEof | InvalidData | InvalidInput)
 }

@@ -27,6 +27,8 @@ enum Turn {
     Done,
     /// It has, at the next poll.
     More,
+    /// It has, now.
+    Again,
 }
 
 impl LogSource {
@@ -40,7 +42,13 @@ impl LogSource {
             let Some(index) = self.ready.pop_front() else { return };
             self.queues[index as usize].is_ready = false;
             let before = events.len();
-            if matches!(self.turn(index, limits, events), Turn::More) {
+            let turn = loop {
+                match self.turn(index, limits, events) {
+                    Turn::Again => {}
+                    turn => break turn,
+                }
+            };
+            if matches!(turn, Turn::More) {
                 self.make_ready(index);
             }
             for event in &events[before..] {
@@ -101,7 +109,7 @@ impl LogSource {
                 let from = timestamp::first_block(self.core(), &self.topic, index, timestamp_ms)?;
                 let queue = &mut self.queues[index as usize];
                 queue.reading = Reading::Searching { timestamp_ms, from };
-                return Ok(Turn::More);
+                return Ok(Turn::Again);
             }
             _ => {
                 let queue = bounds.id;
@@ -113,7 +121,7 @@ impl LogSource {
             return Ok(Turn::Done);
         }
         self.arrive(index, position, events);
-        Ok(Turn::More)
+        Ok(Turn::Again)
     }
 
     /// Goes on looking for the first record with this timestamp or a later one.
@@ -125,21 +133,27 @@ impl LogSource {
         events: &mut Vec<SourceEvent>,
     ) -> Result<Turn, Error> {
         match timestamp::search(self.core(), &self.topic, index, timestamp_ms, from)? {
-            timestamp::Search::Found(position) => self.arrive(index, position, events),
+            timestamp::Search::Found(position) => {
+                self.arrive(index, position, events);
+                Ok(Turn::Again)
+            }
             timestamp::Search::From(from) => {
                 let queue = &mut self.queues[index as usize];
                 queue.reading = Reading::Searching { timestamp_ms, from };
+                Ok(Turn::More)
             }
         }
-        Ok(Turn::More)
     }
 
-    /// The queue reads from here on; a reader at the end is told so.
+    /// The queue reads from here on. Where there is nothing to fetch, its end is told at once.
     fn arrive(&mut self, index: u32, position: u64, events: &mut Vec<SourceEvent>) {
         let bounds = &self.topic.queues[index as usize];
-        self.queues[index as usize].reading = Reading::At(position);
-        let end = EndOffset::At(at(bounds.end()));
-        events.push(SourceEvent::End { queue: bounds.id, end });
+        let queue = &mut self.queues[index as usize];
+        queue.reading = Reading::At(position);
+        let end = bounds.end();
+        if queue.is_paused || position >= end {
+            events.push(SourceEvent::End { queue: bounds.id, end: EndOffset::At(at(end)) });
+        }
     }
 
     fn out_of_range(&mut self, index: u32, position: u64, events: &mut Vec<SourceEvent>) {
