@@ -38,6 +38,9 @@ const DEFAULTS: &[(&str, &str)] = &[
     ("client.id", "keylane"),
     // At librdkafka's 1 s a consumer that keeps up with its queue loses half of its rate and more.
     ("fetch.queue.backoff.ms", "10"),
+    // librdkafka has one fetch under way per broker. One that waits at the end of a partition holds
+    // up those whose back-off ends meanwhile, for as long as this.
+    ("fetch.wait.max.ms", "100"),
     // Of fetched messages, for the queues being read together and for each paused one.
     ("queued.max.messages.kbytes", "16384"),
 ];
@@ -120,8 +123,10 @@ impl KafkaSourceBuilder {
     /// Sets a property of librdkafka (see its CONFIGURATION.md). The last value wins.
     ///
     /// Different from librdkafka's own defaults: `fetch.queue.backoff.ms` 10 (at 1000 the rate falls
-    /// two to seven times once the fetch queue has been full) and `queued.max.messages.kbytes` 16384
-    /// (what may be fetched ahead, for the queues being read together and for each paused one).
+    /// two to seven times once the fetch queue has been full), `fetch.wait.max.ms` 100 (a fetch that
+    /// waits at the end of one partition holds up the others of its broker) and
+    /// `queued.max.messages.kbytes` 16384 (what may be fetched ahead, for the queues being read
+    /// together and for each paused one).
     /// Worth knowing: `isolation.level` is `read_committed`, `check.crcs` is `false`.
     ///
     /// # Errors

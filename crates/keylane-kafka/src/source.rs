@@ -168,6 +168,11 @@ impl KafkaSource {
     fn read(&mut self, limits: FetchLimits) {
         let mut runs = std::mem::take(&mut self.runs);
         self.reader.read(limits.messages, &mut runs);
+        if !runs.is_empty() {
+            // There may be more, of which no flag will be raised: not to be slept on, also where
+            // nothing of this is given out.
+            self.signal.activity();
+        }
         for run in runs.drain(..) {
             let (end, trouble) = match run.tail {
                 None => (None, None),

@@ -13,7 +13,7 @@
 
 use std::time::Instant;
 
-use keylane_source::{QueueId, SourceError, SourceEvent};
+use keylane_source::{Position, QueueId, SourceError, SourceEvent};
 
 use super::queues::{Phase, Queue};
 use super::requests::SEEK_TIMEOUT;
@@ -58,6 +58,7 @@ impl KafkaSource {
             self.trouble.push_back(SourceError::retryable(text));
             return;
         }
+        self.wake_fetchers();
         let asked: Vec<_> =
             queues.into_iter().map(|queue| (queue, self.queues.insert(queue))).collect();
         if !asked.is_empty() {
@@ -136,6 +137,7 @@ impl KafkaSource {
             let text = format!("give back {}: {code}", shown(queues));
             self.trouble.push_back(SourceError::retryable(text));
         }
+        self.wake_fetchers();
     }
 
     /// Moves every queue that stays to where it was read to: see above.
@@ -155,18 +157,26 @@ impl KafkaSource {
         }
     }
 
+    /// After the answer librdkafka fetches again; its threads are to know at once.
+    fn wake_fetchers(&mut self) {
+        let running = self.queues.iter().filter(|(_, state)| state.started && !state.paused);
+        let queues = running.map(|(queue, _)| queue).collect();
+        self.ask_ends(queues);
+    }
+
     /// Starts a queue anew inside the assignment: what revives one that librdkafka has stopped. The
     /// seek that follows completes it, since librdkafka ends the forwarding of what it stops.
-    pub(super) fn reassign(&mut self, queue: QueueId, offset: i64) -> Result<(), Code> {
+    pub(super) fn reassign(&mut self, queue: QueueId, to: Position) -> Result<(), Code> {
         if self.client.is_incremental() {
             self.client.unassign(&[queue])?;
-            return self.client.assign(&[(queue, offset)]);
+            return self.client.assign(&[(queue, to.to_i64())]);
         }
         // Eager: only the whole assignment can be given. The others go on where they were read to.
         let others = self.queues.iter().filter(|(other, _)| *other != queue);
         let mut all: Vec<_> = others.map(|(other, state)| (other, state.resume_at())).collect();
-        all.push((queue, offset));
-        self.client.assign(&all)?;
+        all.push((queue, to));
+        let offsets: Vec<_> = all.iter().map(|(queue, to)| (*queue, to.to_i64())).collect();
+        self.client.assign(&offsets)?;
         for (other, at) in all {
             self.follow_with_seek(other, at);
         }

@@ -40,8 +40,8 @@ pub(crate) struct Queue {
     pub(crate) broken: bool,
     pub(crate) paused: bool,
     pub(crate) forwarded: bool,
-    /// Where the last seek went, as librdkafka writes it.
-    pub(crate) moved_to: i64,
+    /// Where the last seek went.
+    pub(crate) moved_to: Position,
     /// Behind the last message read from librdkafka, or the end that it reported.
     pub(crate) read: Option<Position>,
     stash: VecDeque<Message>,
@@ -90,7 +90,7 @@ impl Queues {
             broken: false,
             paused: false,
             forwarded: true,
-            moved_to: 0,
+            moved_to: Position::ZERO,
             read: None,
             stash: VecDeque::new(),
             stash_bytes: 0,
@@ -163,8 +163,8 @@ impl Queue {
     }
 
     /// Where librdkafka has to go on, were it to start anew.
-    pub(crate) fn resume_at(&self) -> i64 {
-        self.read.map_or(self.moved_to, Position::to_i64)
+    pub(crate) fn resume_at(&self) -> Position {
+        self.read.unwrap_or(self.moved_to)
     }
 
     /// Forgets what was read and not given out: before a seek, and when it is not ours any more.

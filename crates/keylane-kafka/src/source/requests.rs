@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use keylane_source::{
-    Commit, Committed, Position, QueueId, ResetCause, SeekTo, SourceError, SourceEvent, Watermark,
+    Commit, Committed, EndOffset, Position, QueueId, ResetCause, SeekTo, SourceError, SourceEvent,
+    Watermark,
 };
 
 use super::KafkaSource;
@@ -30,12 +31,10 @@ pub(super) enum Request {
         asked: Vec<(QueueId, Tenure)>,
         first: bool,
     },
-    /// Where to seek to.
-    Timestamp {
-        queue: QueueId,
-        tenure: Tenure,
-        timestamp_ms: i64,
-    },
+    /// Where the places lie that queues are to be moved to.
+    Places(Vec<(QueueId, Tenure, SeekTo)>),
+    /// Where queues end.
+    Ends(Vec<(QueueId, Tenure)>),
     /// Where a queue begins, then where it ends: it was asked for a position that it does not have.
     Range {
         queue: QueueId,
@@ -62,7 +61,8 @@ impl KafkaSource {
         for (queue, asked) in std::mem::take(&mut self.ranges) {
             let Some(state) = self.queues.get(queue) else { continue };
             let tenure = state.tenure;
-            self.ask_range(Request::Range { queue, tenure, asked, begin: None }, queue, BEGIN);
+            let request = Request::Range { queue, tenure, asked, begin: None };
+            self.ask_offsets(request, vec![(queue, BEGIN)]);
         }
     }
 
@@ -88,69 +88,85 @@ impl KafkaSource {
         self.client.look_up_committed(&self.options.group, &queues, LOOK_UP_TIMEOUT, tag);
     }
 
-    fn ask_range(&mut self, request: Request, queue: QueueId, at: i64) {
+    fn ask_offsets(&mut self, request: Request, asked: Vec<(QueueId, i64)>) {
         let tag = self.note(request);
-        self.ask_offsets(queue, at, tag);
-    }
-
-    fn ask_offsets(&mut self, queue: QueueId, at: i64, tag: Tag) {
         let read_committed = self.options.read_committed;
-        let asked = [(queue, at)];
         if let Err(code) = self.client.look_up_offsets(&asked, read_committed, LOOK_UP_TIMEOUT, tag)
         {
-            self.on_offsets(tag, Err(code.to_string()));
+            self.on_offsets(tag, &Err(code.to_string()));
         }
     }
 
     /// Carries out the seeks that were asked for; what is refused stays to be tried again.
+    ///
+    /// A place that is no offset is looked up first. (librdkafka would do that too, but queue by
+    /// queue and behind the fetches that it has under way, which takes seconds for many queues.)
     fn send_seeks(&mut self, now: Instant) {
-        let mut moves = Vec::new();
+        let (mut moves, mut places) = (Vec::new(), Vec::new());
         for queue in std::mem::take(&mut self.seeks) {
             let Some(state) = self.queues.get_mut(queue) else { continue };
-            let Some(to) = state.seek else { continue };
-            let (tenure, broken) = (state.tenure, state.broken);
-            match offset_of(to) {
-                Ok(offset) if broken => self.revive(queue, offset),
-                Ok(offset) => moves.push((queue, offset)),
-                Err(timestamp_ms) => {
-                    let tag = self.note(Request::Timestamp { queue, tenure, timestamp_ms });
-                    self.ask_offsets(queue, timestamp_ms.max(0), tag);
-                }
+            match state.seek {
+                None => {}
+                Some(SeekTo::Position(to)) if state.broken => self.revive(queue, to),
+                Some(SeekTo::Position(to)) => moves.push((queue, to)),
+                Some(to) => places.push((queue, state.tenure, to)),
             }
         }
         self.move_queues(&moves);
+        if !places.is_empty() {
+            let asked = places.iter().map(|(queue, _, to)| (*queue, number_of(*to))).collect();
+            self.ask_offsets(Request::Places(places), asked);
+        }
         if !self.seeks.is_empty() {
             self.retry_at = Some(now + RETRY_AFTER);
         }
     }
 
-    fn move_queues(&mut self, moves: &[(QueueId, i64)]) {
+    fn move_queues(&mut self, moves: &[(QueueId, Position)]) {
         if moves.is_empty() {
             return;
         }
-        let results = self.client.seek(moves, SEEK_TIMEOUT);
-        for (index, (queue, offset)) in moves.iter().enumerate() {
-            let result = match &results {
-                Ok(results) => results[index],
-                Err(code) => Err(*code),
-            };
-            match result {
-                Ok(()) => self.on_moved(*queue, *offset),
-                // Usual right after the assignment: its fetcher is not there yet.
-                Err(_) => self.seeks.push(*queue),
+        let offsets: Vec<_> = moves.iter().map(|(queue, to)| (*queue, to.to_i64())).collect();
+        let results = self.client.seek(&offsets, SEEK_TIMEOUT);
+        let mut moved = Vec::new();
+        for (index, (queue, to)) in moves.iter().enumerate() {
+            let result = results.as_ref().map_or_else(|code| Err(*code), |all| all[index]);
+            match (result, self.queues.get_mut(*queue)) {
+                (Ok(()), Some(state)) => {
+                    (state.seek, state.started, state.moved_to) = (None, true, *to);
+                    state.forwarded = state.wants_forward();
+                    self.client.forward(*queue, state.forwarded);
+                    moved.push(*queue);
+                }
+                // Its fetcher is not there yet, or not any more.
+                (Err(_), Some(_)) => self.seeks.push(*queue),
+                (_, None) => {}
             }
+        }
+        self.client.pause(&moved, false);
+        self.ask_ends(moved);
+    }
+
+    /// Asks where queues end, which is worth knowing, and wakes the threads that fetch them, which
+    /// librdkafka's own resume does not: they might sleep for half a second.
+    pub(super) fn ask_ends(&mut self, queues: Vec<QueueId>) {
+        let tenure = |queue| Some((queue, self.queues.get(queue)?.tenure));
+        let asked: Vec<_> = queues.into_iter().filter_map(tenure).collect();
+        if !asked.is_empty() {
+            let ends = asked.iter().map(|(queue, _)| (*queue, END)).collect();
+            self.ask_offsets(Request::Ends(asked), ends);
         }
     }
 
-    fn revive(&mut self, queue: QueueId, offset: i64) {
-        match self.reassign(queue, offset) {
+    fn revive(&mut self, queue: QueueId, to: Position) {
+        match self.reassign(queue, to) {
             Ok(()) => {
                 if let Some(state) = self.queues.get_mut(queue) {
                     state.broken = false;
                 }
             }
             Err(code) => {
-                let error = SourceError::retryable(format!("restart {queue} at {offset}: {code}"));
+                let error = SourceError::retryable(format!("restart {queue} at {to}: {code}"));
                 self.told.push_back(SourceEvent::QueueError { queue, error });
             }
         }
@@ -158,23 +174,12 @@ impl KafkaSource {
     }
 
     /// Seeks a running queue to where it is read to, without dropping what waits to be given out.
-    pub(super) fn follow_with_seek(&mut self, queue: QueueId, at: i64) {
+    pub(super) fn follow_with_seek(&mut self, queue: QueueId, at: Position) {
         let Some(state) = self.queues.get_mut(queue) else { return };
         if state.started && state.phase == Phase::Open && state.seek.is_none() {
-            state.seek = Some(place_of(at));
+            state.seek = Some(SeekTo::Position(at));
             self.seeks.push(queue);
         }
-    }
-
-    /// librdkafka is where the engine wants it: from now on it may fetch.
-    fn on_moved(&mut self, queue: QueueId, offset: i64) {
-        let Some(state) = self.queues.get_mut(queue) else { return };
-        state.moved_to = offset;
-        (state.seek, state.broken, state.started) = (None, false, true);
-        self.client.pause(&[queue], false);
-        let forwarded = state.wants_forward();
-        state.forwarded = forwarded;
-        self.client.forward(queue, forwarded);
     }
 
     pub(super) fn serve_replies(&mut self, _now: Instant) {
@@ -184,7 +189,7 @@ impl KafkaSource {
                     self.on_stored(tag, result, &partitions);
                 }
                 Event::Committed { tag, result } => self.on_committed(tag, &result),
-                Event::Offsets { tag, result } => self.on_offsets(tag, result),
+                Event::Offsets { tag, result } => self.on_offsets(tag, &result),
                 _ => {}
             }
         }
@@ -219,48 +224,52 @@ impl KafkaSource {
         }
     }
 
-    fn on_offsets(&mut self, tag: Tag, result: Result<Vec<Partition>, String>) {
-        let found = result.and_then(|partitions| {
-            let one = partitions.into_iter().next().ok_or("the answer is empty")?;
-            one.accepted().map_err(|code| code.to_string())?;
-            Ok(one.offset)
-        });
+    fn on_offsets(&mut self, tag: Tag, result: &Result<Vec<Partition>, String>) {
         match self.requests.remove(&tag) {
-            Some(Request::Timestamp { queue, tenure, timestamp_ms }) => {
-                self.on_timestamp(queue, tenure, timestamp_ms, found);
+            Some(Request::Places(places)) => {
+                for (queue, tenure, to) in places {
+                    self.on_place((queue, tenure), to, offset_in(result, queue));
+                }
+            }
+            Some(Request::Ends(asked)) => {
+                for (queue, tenure) in asked {
+                    self.on_end((queue, tenure), offset_in(result, queue));
+                }
             }
             Some(Request::Range { queue, tenure, asked, begin }) => {
-                self.on_range((queue, tenure), asked, begin, found);
+                self.on_range((queue, tenure), asked, begin, offset_in(result, queue));
             }
             _ => {}
         }
     }
 
-    fn on_timestamp(
+    fn on_place(
         &mut self,
-        queue: QueueId,
-        tenure: Tenure,
-        timestamp_ms: i64,
+        (queue, tenure): (QueueId, Tenure),
+        to: SeekTo,
         found: Result<i64, String>,
     ) {
         let current = self.queues.get_mut(queue).filter(|state| state.tenure == tenure);
-        let Some(state) = current else { return };
-        if state.seek != Some(SeekTo::TimestampMs(timestamp_ms)) {
-            return;
-        }
+        // The engine may want it elsewhere by now.
+        let Some(state) = current.filter(|state| state.seek == Some(to)) else { return };
         self.seeks.push(queue);
-        match found {
-            // Behind the last message where none is that young.
-            Ok(offset) => {
-                state.seek =
-                    Some(Position::from_i64(offset).map_or(SeekTo::Latest, SeekTo::Position));
-            }
+        match found.map(Position::from_i64) {
+            Ok(Some(position)) => state.seek = Some(SeekTo::Position(position)),
+            // No message is that young: behind the last one.
+            Ok(None) => state.seek = Some(SeekTo::Latest),
             Err(text) => {
-                let text = format!("look up timestamp {timestamp_ms} in {queue}: {text}");
-                let error = SourceError::retryable(text);
+                let error = SourceError::retryable(format!("look up {to:?} of {queue}: {text}"));
                 self.told.push_back(SourceEvent::QueueError { queue, error });
                 self.retry_later();
             }
+        }
+    }
+
+    fn on_end(&mut self, (queue, tenure): (QueueId, Tenure), found: Result<i64, String>) {
+        let state = self.queues.get(queue);
+        let open = state.is_some_and(|s| s.tenure == tenure && s.phase == Phase::Open);
+        if let (true, Ok(Some(end))) = (open, found.map(Position::from_i64)) {
+            self.told.push_back(SourceEvent::End { queue, end: EndOffset::At(end) });
         }
     }
 
@@ -280,7 +289,7 @@ impl KafkaSource {
         match (begin, found) {
             (None, Ok(begin)) => {
                 let request = Request::Range { queue, tenure, asked, begin: Some(begin) };
-                self.ask_range(request, queue, END);
+                self.ask_offsets(request, vec![(queue, END)]);
             }
             (Some(begin), Ok(end)) => {
                 let cause = ResetCause::OutOfRange { asked, begin, end };
@@ -341,24 +350,23 @@ impl KafkaSource {
     }
 }
 
-/// The place that librdkafka's number stands for.
-fn place_of(offset: i64) -> SeekTo {
-    match Position::from_i64(offset) {
-        Some(position) => SeekTo::Position(position),
-        None if offset == BEGIN => SeekTo::Earliest,
-        None => SeekTo::Latest,
+/// Kafka's number for a place that is to be looked up.
+fn number_of(to: SeekTo) -> i64 {
+    match to {
+        SeekTo::Earliest => BEGIN,
+        SeekTo::TimestampMs(timestamp_ms) => timestamp_ms.max(0),
+        // `Latest`, and whatever the boundary may know one day.
+        _ => END,
     }
 }
 
-/// librdkafka's number for a place; a timestamp has to be looked up first.
-fn offset_of(to: SeekTo) -> Result<i64, i64> {
-    match to {
-        SeekTo::Position(position) => Ok(position.to_i64()),
-        SeekTo::Earliest => Ok(BEGIN),
-        SeekTo::TimestampMs(timestamp_ms) => Err(timestamp_ms),
-        // `Latest`, and whatever the boundary may know one day.
-        _ => Ok(END),
-    }
+/// What a look-up of offsets says about one queue.
+fn offset_in(result: &Result<Vec<Partition>, String>, queue: QueueId) -> Result<i64, String> {
+    let partitions = result.as_ref().map_err(Clone::clone)?;
+    let one = partitions.iter().find(|partition| partition.queue == queue);
+    let one = one.ok_or("the answer does not name the queue")?;
+    one.accepted().map_err(|code| code.to_string())?;
+    Ok(one.offset)
 }
 
 fn committed_of(queue: QueueId, group: &str, result: &Result<Vec<Partition>, String>) -> Committed {

@@ -4,6 +4,7 @@
 //! `real_broker.rs`, which needs a broker and says so where there is none.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
+#![expect(clippy::print_stdout, reason = "a test that is skipped says so")]
 
 mod cluster;
 mod commit;

@@ -127,6 +127,10 @@ impl Member {
             SourceEvent::Reset { queue, cause } => self.resets.push((queue, cause)),
             SourceEvent::CommitResult { commit, result } => self.results.push((commit, result)),
             SourceEvent::QueueError { queue, error } => self.queue_errors.push((queue, error)),
+            SourceEvent::End { queue, end } => {
+                assert!(self.owned.contains_key(&queue), "an end before it was assigned");
+                self.ends.insert(queue, end);
+            }
             other => panic!("{other:?}"),
         }
     }
