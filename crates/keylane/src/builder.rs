@@ -244,14 +244,15 @@ impl<S: Source + 'static> ConsumerBuilder<S> {
     /// [`Error::is_config`] before anything has been started; otherwise a thread that the operating
     /// system refused, after what had been started was ended.
     pub fn start(self, listener: impl IntoListener) -> Result<Consumer, Error> {
-        self.config.check(self.sink.is_some())?;
+        let factory = listener.into_factory();
+        self.config.check(self.sink.is_some(), factory.one_lane)?;
         if cfg!(panic = "abort") {
             log::warn!(
                 "the profile says panic = \"abort\": a panicking listener ends the process, and is \
                  not a failed attempt"
             );
         }
-        Consumer::start(Box::new(self.source), self.config, self.sink, listener.into_factory())
+        Consumer::start(Box::new(self.source), self.config, self.sink, factory)
     }
 }
 

@@ -249,7 +249,7 @@ const MILLISECOND: Duration = Duration::from_millis(1);
 
 impl Config {
     /// Rejects what cannot work, by a sentence that names option, value and what is allowed.
-    pub(crate) fn check(&self, has_sink: bool) -> Result<(), Error> {
+    pub(crate) fn check(&self, has_sink: bool, orderly: bool) -> Result<(), Error> {
         within("shards", self.shards, 1, SHARDS_MAX)?;
         within("channel_capacity", self.channel_capacity, 1, 1 << 20)?;
         within("batch_max", self.batch_max, 1, 1 << 16)?;
@@ -281,14 +281,18 @@ impl Config {
             let shown = format!("{:?}", self.thread_name);
             return Err(Error::config("thread_name", shown, "a name without NUL, not empty"));
         }
-        self.check_mode()?;
+        self.check_mode(orderly)?;
         self.failure.check(has_sink)
     }
 
     /// Options that only routing by key knows.
-    fn check_mode(&self) -> Result<(), Error> {
+    fn check_mode(&self, orderly: bool) -> Result<(), Error> {
         if self.mode == Mode::KeySharded {
             return Ok(());
+        }
+        if self.mode == Mode::Concurrent && orderly {
+            let value = "Concurrent with an orderly listener";
+            return Err(Error::config("mode", value, "KeySharded, QueueLocked"));
         }
         let mode = format!("{:?}", self.mode);
         if self.route_by.is_some() {

@@ -18,7 +18,10 @@ pub use builder::ConsumerBuilder;
 pub use config::{Exhausted, FailurePolicy, Mode, NoKey, OutOfRange, StartFrom};
 pub use consumer::{Consumer, Stopper};
 pub use error::Error;
-pub use listener::{Batch, BatchListener, Context, IntoListener, Listener, listen};
+pub use listener::{
+    Batch, BatchListener, Context, IntoListener, Listener, OrderlyContext, OrderlyListener,
+    OrderlyStatus, listen,
+};
 pub use metrics::{Latency, Metrics, QueueMetrics, ShardMetrics};
 pub use observer::{Event, HeldBy, Observer};
 pub use outcome::{BatchHandled, BatchOutcome, BoxError, Deferred, Handled, Outcome};

@@ -4,7 +4,7 @@
 //! [`Work`] runs over the messages of a call and says what became of each.
 
 use std::fmt;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 
 use keylane_source::{Message, QueueId};
@@ -14,6 +14,12 @@ use crate::pipeline::{Call, ShardCell, Shared, Verdict, Verdicts};
 use crate::ticket::Ticket;
 
 pub mod listen;
+mod orderly;
+
+pub(crate) use orderly::PerOrderly;
+#[cfg(test)]
+pub(crate) use orderly::settle as settle_orderly;
+pub use orderly::{OrderlyContext, OrderlyListener, OrderlyStatus};
 
 /// Handles one message at a time; one instance per shard, made by
 /// [`listen::per_shard`], so that it may keep state without a lock.
@@ -145,6 +151,15 @@ impl Batch<'_> {
         self.call.attempt(index)
     }
 
+    /// The tenure of the message at `index`: larger each time a queue is assigned or reset.
+    ///
+    /// # Panics
+    ///
+    /// When `index` is not in the batch.
+    pub fn epoch(&self, index: usize) -> u64 {
+        self.call.run(index).tenure.epoch
+    }
+
     /// The shard, counted from zero.
     pub fn shard(&self) -> usize {
         self.env.cell.index
@@ -200,6 +215,10 @@ impl Factory {
     fn per_batch(make: impl Fn(usize) -> Box<dyn Work> + Send + Sync + 'static) -> Self {
         Self { make: Arc::new(make), per_message: false, one_lane: false }
     }
+
+    fn orderly(make: impl Fn(usize) -> Box<dyn Work> + Send + Sync + 'static) -> Self {
+        Self { make: Arc::new(make), per_message: false, one_lane: true }
+    }
 }
 
 impl fmt::Debug for Factory {
@@ -216,12 +235,13 @@ pub(crate) struct Env {
 
 /// The one interface behind all listeners.
 pub(crate) trait Work: Send {
-    /// Handles the call's messages from `from` on, and says what became of each. May panic: then the
-    /// call's cursor tells where.
-    fn run(&mut self, call: &Call, from: usize, env: &Env, verdicts: &mut Verdicts);
+    /// Handles these messages of the call (a batch listener: all), and says what became of each. May
+    /// panic: then the call's cursor tells where.
+    fn run(&mut self, call: &Call, messages: Range<usize>, env: &Env, verdicts: &mut Verdicts);
 
-    /// Whether a panic can be blamed on the message at the cursor.
-    fn is_per_message(&self) -> bool;
+    /// [`run`](Self::run) has panicked: says what became of which messages, and from which index on
+    /// it is to be called again, if at all.
+    fn blame(&mut self, call: &Call, error: &str, verdicts: &mut Verdicts) -> Option<usize>;
 
     fn on_revoked(&mut self, queue: QueueId);
 
@@ -231,8 +251,8 @@ pub(crate) trait Work: Send {
 pub(crate) struct PerMessage<L>(pub(crate) L);
 
 impl<L: Listener> Work for PerMessage<L> {
-    fn run(&mut self, call: &Call, from: usize, env: &Env, verdicts: &mut Verdicts) {
-        for index in from..call.len() {
+    fn run(&mut self, call: &Call, messages: Range<usize>, env: &Env, verdicts: &mut Verdicts) {
+        for index in messages {
             call.move_cursor(index);
             if !verdicts.admits(call, index) {
                 continue;
@@ -261,8 +281,10 @@ impl<L: Listener> Work for PerMessage<L> {
         }
     }
 
-    fn is_per_message(&self) -> bool {
-        true
+    fn blame(&mut self, call: &Call, error: &str, verdicts: &mut Verdicts) -> Option<usize> {
+        let at = call.cursor();
+        verdicts.decide(call, at, Verdict::panicked(error));
+        Some(at + 1)
     }
 
     fn on_revoked(&mut self, queue: QueueId) {
@@ -277,15 +299,17 @@ impl<L: Listener> Work for PerMessage<L> {
 pub(crate) struct PerBatch<L>(pub(crate) L);
 
 impl<L: BatchListener> Work for PerBatch<L> {
-    fn run(&mut self, call: &Call, _from: usize, env: &Env, verdicts: &mut Verdicts) {
+    fn run(&mut self, call: &Call, _all: Range<usize>, env: &Env, verdicts: &mut Verdicts) {
         match self.0.on_batch(&Batch { call, env }) {
             Ok(outcome) => verdicts.batch(call, outcome),
             Err(error) => verdicts.failed_whole(call, &error.to_string(), false),
         }
     }
 
-    fn is_per_message(&self) -> bool {
-        false
+    fn blame(&mut self, call: &Call, error: &str, verdicts: &mut Verdicts) -> Option<usize> {
+        verdicts.clear();
+        verdicts.failed_whole(call, error, true);
+        None
     }
 
     fn on_revoked(&mut self, queue: QueueId) {

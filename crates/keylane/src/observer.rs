@@ -107,6 +107,9 @@ pub enum HeldBy {
     Budget,
     /// The first unfinished message has `span_max` messages behind it.
     Span,
+    /// Messages that succeeded and were never committed fill the budget: a listener with auto-commit
+    /// off has to answer `Commit` at times.
+    Uncommitted,
 }
 
 impl Event {
@@ -118,7 +121,7 @@ impl Event {
             | Self::CommitRecovered { .. }
             | Self::Stopping { .. }
             | Self::Stopped { .. } => log::Level::Info,
-            Self::Held { .. } => log::Level::Debug,
+            Self::Held { by: HeldBy::Budget | HeldBy::Span, .. } => log::Level::Debug,
             Self::QueueFailed { .. } | Self::RevokeTimedOut { .. } | Self::HookPanicked { .. } => {
                 log::Level::Error
             }
@@ -160,8 +163,12 @@ impl fmt::Display for Event {
             Self::QueueFailed { queue, error } => write!(f, "{queue}: ended: {error}"),
             Self::QueueTrouble { queue, error } => write!(f, "{queue}: {error}"),
             Self::Held { queue, by, offset, key } => {
-                let what = if *by == HeldBy::Budget { "budget" } else { "span" };
-                write!(f, "{queue}: its {what} is full behind offset {offset}")?;
+                let what = match by {
+                    HeldBy::Budget => "its budget is full",
+                    HeldBy::Span => "its span is full",
+                    HeldBy::Uncommitted => "its budget is full of messages that nobody commits",
+                };
+                write!(f, "{queue}: {what}, behind offset {offset}")?;
                 key.as_ref().map_or(Ok(()), |key| write!(f, ", key {key}"))
             }
             Self::Failed { queue, offset, key, shard, attempts, error, panicked, again_in } => {

@@ -3,10 +3,15 @@
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::time::Duration;
 
 use keylane_source::Message;
 
-use super::{Batch, BatchListener, Context, Factory, IntoListener, Listener, PerBatch, PerMessage};
+use super::orderly::SUSPEND_DEFAULT;
+use super::{
+    Batch, BatchListener, Context, Factory, IntoListener, Listener, OrderlyContext,
+    OrderlyListener, OrderlyStatus, PerBatch, PerMessage, PerOrderly,
+};
 use crate::outcome::{BatchHandled, Handled};
 
 /// A closure that is called for each message, from all shards at the same time.
@@ -87,6 +92,87 @@ where
     PerShardBatches(make, PhantomData)
 }
 
+/// A closure in the shape of RocketMQ's MessageListenerOrderly.
+///
+/// ```
+/// use keylane::{listen, OrderlyStatus};
+///
+/// let listener = listen::orderly(|messages, context| {
+///     context.set_auto_commit(false);
+///     let last = messages.iter().any(|message| message.payload() == Some(b"commit"));
+///     if last { OrderlyStatus::Commit } else { OrderlyStatus::Success }
+/// });
+/// # drop(listener);
+/// ```
+pub fn orderly<F>(consume: F) -> Orderly<F>
+where
+    F: Fn(&[Message], &mut OrderlyContext) -> OrderlyStatus + Send + Sync + 'static,
+{
+    Orderly { consume: Arc::new(consume), suspend: SUSPEND_DEFAULT }
+}
+
+/// One [`OrderlyListener`] per shard (per queue in queue-locked mode), as [`per_shard`] makes
+/// listeners for single messages. The suspend time is RocketMQ's: 1 s.
+pub fn per_shard_orderly<L, F>(make: F) -> PerShardOrderly<L, F>
+where
+    L: OrderlyListener,
+    F: Fn(usize) -> L + Send + Sync + 'static,
+{
+    PerShardOrderly(make, PhantomData)
+}
+
+/// Made by [`orderly`].
+pub struct Orderly<F> {
+    consume: Arc<F>,
+    suspend: Duration,
+}
+
+impl<F> Orderly<F> {
+    /// How long a lane is suspended where the call does not say otherwise (RocketMQ's
+    /// suspendCurrentQueueTimeMillis). Default 1 s; held to 10 ms to 30 s.
+    #[must_use]
+    pub fn suspend_current_queue_time(mut self, suspend: Duration) -> Self {
+        self.suspend = suspend;
+        self
+    }
+}
+
+/// Made by [`per_shard_orderly`].
+pub struct PerShardOrderly<L, F>(F, PhantomData<fn() -> L>);
+
+struct OrderlyClosure<F>(Arc<F>);
+
+impl<F> OrderlyListener for OrderlyClosure<F>
+where
+    F: Fn(&[Message], &mut OrderlyContext) -> OrderlyStatus + Send + Sync + 'static,
+{
+    fn consume(&mut self, messages: &[Message], context: &mut OrderlyContext) -> OrderlyStatus {
+        (self.0)(messages, context)
+    }
+}
+
+impl<F> IntoListener for Orderly<F>
+where
+    F: Fn(&[Message], &mut OrderlyContext) -> OrderlyStatus + Send + Sync + 'static,
+{
+    fn into_factory(self) -> Factory {
+        Factory::orderly(move |_| {
+            let listener = OrderlyClosure(Arc::clone(&self.consume));
+            Box::new(PerOrderly::new(listener, self.suspend))
+        })
+    }
+}
+
+impl<L, F> IntoListener for PerShardOrderly<L, F>
+where
+    L: OrderlyListener,
+    F: Fn(usize) -> L + Send + Sync + 'static,
+{
+    fn into_factory(self) -> Factory {
+        Factory::orderly(move |shard| Box::new(PerOrderly::new((self.0)(shard), SUSPEND_DEFAULT)))
+    }
+}
+
 /// Made by [`each`].
 pub struct Each<F>(Arc<F>);
 
@@ -165,4 +251,6 @@ macro_rules! opaque_debug {
     )*};
 }
 
-opaque_debug!(Each<F> Batches<F> PerShard<L, F> PerShardBatches<L, F>);
+opaque_debug!(
+    Each<F> Batches<F> PerShard<L, F> PerShardBatches<L, F> Orderly<F> PerShardOrderly<L, F>
+);

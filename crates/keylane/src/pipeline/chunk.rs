@@ -109,9 +109,8 @@ impl Chunk {
 
     /// Cuts off the first `messages`; the rest stays.
     pub(crate) fn split_front(&mut self, messages: usize) -> Self {
-        let rest = self.entries.split_off(messages);
         let mut front = Self::new(self.pulled_at);
-        front.entries = std::mem::replace(&mut self.entries, rest);
+        front.entries = self.entries.drain(..messages).collect();
         let mut left = messages;
         while left > 0 {
             let Some(run) = self.runs.front_mut() else { break };

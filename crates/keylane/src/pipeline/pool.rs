@@ -85,6 +85,7 @@ impl Task {
                     runner.call_listener();
                     let now = self.shared.clock.now();
                     runner.settle(now);
+                    runner.carry_out_settled();
                     if now >= end {
                         return self.shared.wait_until(now, cell, true);
                     }

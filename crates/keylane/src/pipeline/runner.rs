@@ -1,6 +1,7 @@
 //! Runs a shard's calls: begins one, hands it to the listener, settles it. Which thread does so is
 //! somebody else's question; whoever it is, a listener's panic ends here.
 
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
@@ -32,8 +33,8 @@ pub(crate) struct Runner {
     factory: Factory,
     /// Absent after a panic, until it is made anew.
     work: Option<Box<dyn Work>>,
-    pub(super) env: Env,
-    call: Arc<Call>,
+    pub(crate) env: Env,
+    pub(crate) call: Arc<Call>,
     verdicts: Verdicts,
     out: Effects,
 }
@@ -52,30 +53,31 @@ impl Runner {
 
     /// Calls the listener for what [`begin`](Self::begin) has begun.
     pub(crate) fn call_listener(&mut self) {
-        let mut from = 0;
-        while from < self.call.len() {
+        self.call_listener_for(0..self.call.len());
+    }
+
+    /// Calls the listener for some of the call's messages: all of them, where it takes batches.
+    pub(crate) fn call_listener_for(&mut self, messages: Range<usize>) {
+        let Range { start: mut from, end } = messages;
+        while from < end {
             self.make_work();
             let Some(work) = &mut self.work else {
-                return self.fail_rest(from); // There is no instance that could be called.
+                return self.fail(from..end); // There is no instance that could be called.
             };
             let (call, env, verdicts) = (&self.call, &self.env, &mut self.verdicts);
-            let per_message = work.is_per_message();
-            let Err(panic) = in_listener(|| work.run(call, from, env, verdicts)) else { return };
+            let run = || work.run(call, from..end, env, verdicts);
+            let Err(panic) = in_listener(run) else { return };
             let error = panic_text(&*panic);
             drop_quietly(panic);
+            let again_from = work.blame(call, &error, verdicts);
             self.drop_work();
-            if !per_message {
-                self.verdicts.clear();
-                return self.verdicts.failed_whole(&self.call, &error, true);
-            }
-            let at = self.call.cursor();
-            self.verdicts.decide(&self.call, at, Verdict::panicked(&error));
-            from = at + 1;
+            let Some(index) = again_from else { return };
+            from = index;
         }
     }
 
-    fn fail_rest(&mut self, from: usize) {
-        for index in from..self.call.len() {
+    fn fail(&mut self, messages: Range<usize>) {
+        for index in messages {
             if self.verdicts.admits(&self.call, index) {
                 let error = "the listener's factory panicked: there is no instance to call";
                 self.verdicts.decide(&self.call, index, Verdict::panicked(error));
@@ -83,11 +85,14 @@ impl Runner {
         }
     }
 
-    /// Settles the call, and does what follows from it.
+    /// Settles the call. To be followed by [`carry_out_settled`](Self::carry_out_settled).
     pub(crate) fn settle(&mut self, now: Instant) {
         let mut shard = self.env.cell.shard.lock();
         shard.settle(&mut self.call, &mut self.verdicts, now, &mut self.out);
-        drop(shard);
+    }
+
+    /// Does what follows from a call's end.
+    pub(crate) fn carry_out_settled(&mut self) {
         self.carry_out();
         self.env.shared.signals.settled();
     }

@@ -241,7 +241,8 @@ impl Shard {
     fn fill_from_front(&mut self, now: Instant, call: &mut Call, out: &mut Effects) -> bool {
         while call.len() < self.settings.batch_max {
             let Some(held) = self.front.pop_front() else { return false };
-            if held.alone && !call.is_empty() {
+            let joins = self.joins(call, || held.tag.lane(&held.message, &held.tenure));
+            if !joins || (held.alone && !call.is_empty()) {
                 self.front.push_front(held);
                 return true;
             }
@@ -280,14 +281,14 @@ impl Shard {
             if !held.tenure.admits(now) {
                 continue;
             }
-            let unroutable = held.tag.route == Route::Unroutable;
-            if (held.alone && !call.is_empty()) || (unroutable && began) {
+            let uncallable = self.is_uncallable(&held);
+            if (held.alone && !call.is_empty()) || (uncallable && began) {
                 complete = held.alone;
-                lane.rest.push_front(held);
+                self.lanes.unpark(id, held);
                 break;
             }
-            if unroutable {
-                self.fail_unroutable(id, held, now, out);
+            if uncallable {
+                self.fail_uncalled(id, held, now, out);
                 return false;
             }
             // What has failed before goes without those behind it: should it fail again, they would
@@ -302,6 +303,7 @@ impl Shard {
         }
         if began {
             self.in_call.push(id.clone());
+            complete |= self.settings.one_lane;
         } else {
             self.lanes.settled(id);
         }
@@ -313,40 +315,49 @@ impl Shard {
             let Some(mut chunk) = self.pending.pop_front() else { return };
             let before = chunk.len();
             let pulled_at = chunk.pulled_at;
-            self.fill_from_chunk(&mut chunk, now, call, out);
+            let complete = self.fill_from_chunk(&mut chunk, now, call, out);
             self.pending_messages -= before - chunk.len();
             self.stats.handed_off(now.saturating_duration_since(pulled_at), before - chunk.len());
             if chunk.len() > 0 {
                 self.pending.push_front(chunk);
+            }
+            if complete {
                 return;
             }
         }
     }
 
+    /// Returns whether the call is complete.
     fn fill_from_chunk(
         &mut self,
         chunk: &mut Chunk,
         now: Instant,
         call: &mut Call,
         out: &mut Effects,
-    ) {
-        while call.len() < self.settings.batch_max {
-            let Some(run) = chunk.runs.front_mut() else { return };
+    ) -> bool {
+        while let Some(mut run) = chunk.runs.pop_front() {
             if !run.tenure.admits(now) {
                 chunk.entries.drain(..run.len);
-                chunk.runs.pop_front();
                 continue;
             }
-            let taken = run.len.min(self.settings.batch_max - call.len());
-            run.len -= taken;
-            let run = Run { len: 0, ..run.clone() };
-            for entry in chunk.entries.drain(..taken) {
+            while run.len > 0 {
+                let Some(entry) = chunk.entries.front() else { break };
+                let joins = self.joins(call, || entry.tag.lane(&entry.message, &run.tenure));
+                if call.len() == self.settings.batch_max || !joins {
+                    chunk.runs.push_front(run);
+                    return true;
+                }
+                let Some(entry) = chunk.entries.pop_front() else { break };
+                run.len -= 1;
                 self.admit(entry, &run, now, call, out);
             }
-            if chunk.runs.front().is_some_and(|run| run.len == 0) {
-                chunk.runs.pop_front();
-            }
         }
+        call.len() == self.settings.batch_max
+    }
+
+    /// Whether a message of this lane may join the call, as far as the listener cares.
+    fn joins(&self, call: &Call, lane: impl FnOnce() -> LaneId) -> bool {
+        !self.settings.one_lane || call.is_empty() || call.lane(0) == lane()
     }
 
     /// Into the call, unless its lane is held back. The usual case touches no map.
@@ -361,13 +372,13 @@ impl Shard {
             return self.park(&id, Held::new(&message, tag, run));
         }
         if !plain {
-            return self.admit_unroutable(id, Held::new(&message, tag, run), now, call, out);
+            return self.admit_uncallable(id, Held::new(&message, tag, run), now, call, out);
         }
         call.push(Entry { message, tag }, run);
     }
 
     /// A message that can only fail does so once it is the first of its lane, and not before.
-    fn admit_unroutable(
+    fn admit_uncallable(
         &mut self,
         id: LaneId,
         held: Held,
@@ -379,7 +390,7 @@ impl Shard {
             self.lanes.entry(&id).rest.push_back(held);
             self.in_call.push(id);
         } else {
-            self.fail_unroutable(&id, held, now, out);
+            self.fail_uncalled(&id, held, now, out);
         }
     }
 
@@ -390,8 +401,8 @@ impl Shard {
         let id = held.tag.lane(&held.message, &held.tenure);
         if self.lanes.holds(&id) {
             self.park(&id, held);
-        } else if held.tag.route == Route::Unroutable {
-            self.admit_unroutable(id, held, now, call, out);
+        } else if self.is_uncallable(&held) {
+            self.admit_uncallable(id, held, now, call, out);
         } else {
             call.push_held(held);
         }
@@ -405,16 +416,27 @@ impl Shard {
         }
     }
 
-    fn fail_unroutable(&mut self, id: &LaneId, held: Held, now: Instant, out: &mut Effects) {
+    /// A message that no listener is to see: it could not be routed, or it has failed together with
+    /// others as often as it may.
+    fn is_uncallable(&self, held: &Held) -> bool {
+        held.tag.route == Route::Unroutable || (held.tag.tried > 0 && self.is_exhausted(held))
+    }
+
+    fn is_exhausted(&self, held: &Held) -> bool {
+        self.settings.failure.limit().is_some_and(|limit| held.attempts() >= limit.get())
+    }
+
+    fn fail_uncalled(&mut self, id: &LaneId, held: Held, now: Instant, out: &mut Effects) {
         let error = held.tag.last_error().cloned();
-        let error = error.unwrap_or_else(|| "the routing function failed".into());
-        self.fail(
-            id.clone(),
-            held,
-            settle::Failure { error, asked: None, panicked: false },
-            now,
-            out,
-        );
+        if held.tag.route == Route::Unroutable {
+            let error = error.unwrap_or_else(|| "the routing function failed".into());
+            let failure = settle::Failure { error, asked: None, panicked: false };
+            self.fail(id.clone(), held, failure, now, out);
+        } else {
+            let error =
+                error.unwrap_or_else(|| "failed together with the messages before it".into());
+            self.exhaust(id.clone(), held, error, now, out);
+        }
     }
 
     /// Hands a message to the sink; its lane waits.
@@ -474,3 +496,5 @@ impl Shard {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_orderly;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 
 use crossbeam_channel::{Receiver, unbounded};
-use keylane_source::{Ack, DeadLetterSink, Source};
+use keylane_source::{Ack, DeadLetterSink, Source, SourceWaker};
 use parking_lot::Mutex;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
@@ -35,23 +35,11 @@ impl Threads {
         sink: Option<Box<dyn DeadLetterSink>>,
         factory: &Factory,
     ) -> Result<Self, Error> {
-        let clock = Clock;
         let config = Arc::new(config);
-        let has_sink = sink.is_some();
-        let layout = lay_out(&config, has_sink, factory);
-        let pool = if needs_pool(config.mode) { Some(make_pool(&config)?) } else { None };
-        let mode = ModeState::new(&config, pool, has_sink, factory);
-        // As many letters as messages in flight at most: each holds its lane.
-        let (letters, posted) = has_sink.then(unbounded).unzip();
-        let (observer, stop_timeout) = (config.observer.clone(), config.stop_timeout);
-        let shared = Arc::new(Shared::new(clock, source.waker(), letters, observer, stop_timeout));
-        let threads: Vec<_> =
-            layout.threads.iter().map(|(cell, ears)| (Arc::clone(cell), ears.clone())).collect();
-        let now = clock.now();
-        let coordinator =
-            Coordinator::new(Arc::clone(&config), Arc::clone(&shared), mode, layout, now);
+        let parts = Parts::new(&config, source.waker(), sink.is_some(), factory)?;
+        let Parts { shared, coordinator, workers, posted } = parts;
         let started = Self { shared, coordinator: Arc::new(Mutex::new(coordinator)) };
-        if let Err(error) = started.start_all(source, &config, sink.zip(posted), threads, factory) {
+        if let Err(error) = started.start_all(source, &config, sink.zip(posted), workers) {
             // Those that were started find the gate closed, and end.
             started.shared.gate.move_to(GateState::Closed);
             started.shared.close_letters();
@@ -66,13 +54,11 @@ impl Threads {
         source: Box<dyn Source>,
         config: &Config,
         sink: Option<(Box<dyn DeadLetterSink>, Receiver<Posted>)>,
-        threads: Vec<(Arc<ShardCell>, Ears)>,
-        factory: &Factory,
+        workers: Vec<Worker>,
     ) -> Result<(), Error> {
-        for (cell, ears) in threads {
-            let shared = Arc::clone(&self.shared);
+        for worker in workers {
+            let (cell, shared) = (Arc::clone(worker.cell()), Arc::clone(&self.shared));
             let name = format!("{}-shard-{}", config.thread_name, cell.index);
-            let worker = Worker::new(Arc::clone(&cell), Arc::clone(&shared), ears, factory.clone());
             spawn(name, Some(config.stack_size), move || {
                 // A panic in here is our own fault, not a listener's: better stop than stall.
                 if let Err(panic) = catch_unwind(AssertUnwindSafe(|| worker.run())) {
@@ -102,6 +88,41 @@ impl Threads {
             shared.end(result);
         })?;
         Ok(())
+    }
+}
+
+/// Everything of a consumer but its threads.
+pub(crate) struct Parts {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) coordinator: Coordinator,
+    /// One for each shard that has a thread of its own.
+    pub(crate) workers: Vec<Worker>,
+    /// What the dead-letter sink is to be given, where there is one.
+    pub(crate) posted: Option<Receiver<Posted>>,
+}
+
+impl Parts {
+    pub(crate) fn new(
+        config: &Arc<Config>,
+        waker: SourceWaker,
+        has_sink: bool,
+        factory: &Factory,
+    ) -> Result<Self, Error> {
+        let layout = lay_out(config, has_sink, factory);
+        let pool = if needs_pool(config.mode) { Some(make_pool(config)?) } else { None };
+        let mode = ModeState::new(config, pool, has_sink, factory);
+        // As many letters as messages in flight at most: each holds its lane.
+        let (letters, posted) = has_sink.then(unbounded).unzip();
+        let (observer, stop_timeout) = (config.observer.clone(), config.stop_timeout);
+        let shared = Arc::new(Shared::new(Clock, waker, letters, observer, stop_timeout));
+        let worker = |(cell, ears): &(Arc<ShardCell>, Ears)| {
+            Worker::new(Arc::clone(cell), Arc::clone(&shared), ears.clone(), factory.clone())
+        };
+        let workers = layout.threads.iter().map(worker).collect();
+        let now = Clock.now();
+        let coordinator =
+            Coordinator::new(Arc::clone(config), Arc::clone(&shared), mode, layout, now);
+        Ok(Self { shared, coordinator, workers, posted })
     }
 }
 
@@ -159,15 +180,20 @@ fn run_source(
 
 /// Hands dead letters to the sink, one after the other.
 fn run_sink(mut sink: Box<dyn DeadLetterSink>, posted: &Receiver<Posted>, shared: &Arc<Shared>) {
-    while let Ok(Posted { cell, id, letter }) = posted.recv() {
-        let shared = Arc::clone(shared);
-        let ack = Ack::new(move |result| cell.settle_letter(&shared, id, result));
-        // A panic drops the ack, and a dropped ack is a failure.
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| sink.send(letter, ack))) {
-            log::error!(target: "keylane", "the dead-letter sink panicked: {}", panic_text(&*panic));
-        }
+    while let Ok(letter) = posted.recv() {
+        send_letter(sink.as_mut(), letter, shared);
     }
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| sink.close())) {
         log::error!(target: "keylane", "closing the dead-letter sink panicked: {}", panic_text(&*panic));
+    }
+}
+
+pub(crate) fn send_letter(sink: &mut dyn DeadLetterSink, posted: Posted, shared: &Arc<Shared>) {
+    let Posted { cell, id, letter } = posted;
+    let shared = Arc::clone(shared);
+    let ack = Ack::new(move |result| cell.settle_letter(&shared, id, result));
+    // A panic drops the ack, and a dropped ack is a failure.
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| sink.send(letter, ack))) {
+        log::error!(target: "keylane", "the dead-letter sink panicked: {}", panic_text(&*panic));
     }
 }

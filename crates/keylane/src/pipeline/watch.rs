@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use super::coordinator::{Coordinator, TICK};
 use super::shard::Watched;
 use crate::observer::{Event, HeldBy};
+use crate::report::HoldingState;
 
 /// What was seen of each shard the last time.
 #[derive(Debug)]
@@ -112,14 +113,19 @@ impl Coordinator {
                 continue;
             }
             reading.held = Some((since, true));
-            let by = if full { HeldBy::Span } else { HeldBy::Budget };
             let (epoch, offset) = (reading.tenure.epoch, first.offset);
-            let key = match self.mode.shard_of(slot, first.shard) {
+            let found = match self.mode.shard_of(slot, first.shard) {
                 Some(shard) => self.shards[shard].shard.lock().find(epoch, offset),
                 None => self.shards.iter().find_map(|cell| cell.shard.lock().find(epoch, offset)),
             };
-            let key = key.map(|held| held.key);
-            self.shared.report(&Event::Held { queue: queue.id, by, offset: first.offset, key });
+            let kept = found.as_ref().is_some_and(|held| held.state == HoldingState::Uncommitted);
+            let by = match full {
+                _ if kept => HeldBy::Uncommitted,
+                true => HeldBy::Span,
+                false => HeldBy::Budget,
+            };
+            let key = found.map(|held| held.key);
+            self.shared.report(&Event::Held { queue: queue.id, by, offset, key });
         }
     }
 }

@@ -24,7 +24,7 @@ pub(crate) struct Ears {
 /// See the module's description.
 pub(crate) struct Worker {
     ears: Ears,
-    runner: Runner,
+    pub(crate) runner: Runner,
 }
 
 impl Worker {
@@ -37,6 +37,11 @@ impl Worker {
         Self { ears, runner: Runner::new(Env { cell, shared }, factory) }
     }
 
+    /// The shard that it runs.
+    pub(crate) fn cell(&self) -> &Arc<ShardCell> {
+        &self.runner.env.cell
+    }
+
     /// Runs until the consumer stops.
     pub(crate) fn run(mut self) {
         self.runner.make_work();
@@ -46,10 +51,16 @@ impl Worker {
                 Next::Call => {
                     self.runner.call_listener();
                     self.runner.settle(self.runner.env.shared.clock.now());
+                    self.runner.carry_out_settled();
                 }
                 Next::Wait(until) => self.wait(until),
             }
         }
+        self.end();
+    }
+
+    /// Nothing is called any more.
+    pub(crate) fn end(&mut self) {
         self.runner.carry_out();
         self.runner.tell_stop();
         self.runner.env.cell.exit();
@@ -57,7 +68,7 @@ impl Worker {
     }
 
     /// Takes in what is there and finds out what to do; `None` when it is over.
-    fn look(&mut self) -> Option<Next> {
+    pub(crate) fn look(&mut self) -> Option<Next> {
         self.runner.tell_revoked();
         // Before the channel is looked at: what was sent before the gate moved is seen below.
         let gate = self.runner.env.shared.gate.state();
@@ -96,6 +107,32 @@ impl Worker {
             },
             recv(self.ears.rung) -> _ => {}
             recv(deadline) -> _ => {}
+        }
+    }
+}
+
+/// For a driver that does the waiting itself.
+#[cfg(feature = "sim")]
+impl Worker {
+    /// The beginning of [`wait`](Self::wait).
+    pub(crate) fn begin_wait(&self) {
+        self.runner.env.shared.signals.idle();
+    }
+
+    /// Whether [`wait`](Self::wait) would return although the time has not come.
+    pub(crate) fn is_woken(&self) -> bool {
+        !self.ears.chunks.is_empty() || !self.ears.rung.is_empty()
+    }
+
+    /// The end of [`wait`](Self::wait). Where both are there, either may be taken.
+    pub(crate) fn end_wait(&mut self, bell_first: bool) {
+        if bell_first && self.ears.rung.try_recv().is_ok() {
+            return;
+        }
+        let (cell, shared) = (&self.runner.env.cell, &self.runner.env.shared);
+        match self.ears.chunks.try_recv() {
+            Ok(chunk) => take(cell, shared, &mut cell.shard.lock(), chunk),
+            Err(_) => drop(self.ears.rung.try_recv()),
         }
     }
 }

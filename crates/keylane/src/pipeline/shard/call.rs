@@ -102,16 +102,16 @@ pub(crate) enum Verdict {
     Deferred(TicketId),
     /// Not looked at, or its answer does not count: it is delivered again, with no attempt counted.
     Returned {
+        /// In a call of its own.
         alone: bool,
     },
+    /// Comes again behind the failed message before it, which failed together with it.
+    FailedToo,
     /// Succeeded; finished once the lane is committed.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the hook of listeners that commit by hand"))]
     Keep,
     /// Succeeded, and commits what the lane has kept.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the hook of listeners that commit by hand"))]
     Commit,
-    /// It and all that the lane has kept come again, after the delay.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the hook of listeners that commit by hand"))]
+    /// It and all that the lane has kept come again, after the delay; no attempt is counted.
     Rollback(Duration),
 }
 
@@ -151,6 +151,7 @@ impl Verdict {
             | Self::Stop(_)
             | Self::Deferred(_)
             | Self::Returned { .. }
+            | Self::FailedToo
             | Self::Rollback(_) => true,
         }
     }
@@ -235,6 +236,23 @@ impl Verdicts {
         for index in 0..call.len() {
             self.decide(call, index, Verdict::Returned { alone: true });
         }
+    }
+
+    /// The call's messages, all of one lane, come again after the delay, and it counts.
+    pub(crate) fn suspend(&mut self, call: &Call, error: &str, delay: Duration, panicked: bool) {
+        let failed = Verdict::Failed { error: error.into(), asked: Some(delay), panicked };
+        self.decide(call, 0, failed);
+        for index in 1..call.len() {
+            self.decide(call, index, Verdict::FailedToo);
+        }
+    }
+
+    /// Says the same of all messages, and `last` of the last one.
+    pub(crate) fn all_but_last(&mut self, call: &Call, all: impl Fn() -> Verdict, last: Verdict) {
+        for index in 0..call.len() - 1 {
+            self.decide(call, index, all());
+        }
+        self.decide(call, call.len() - 1, last);
     }
 
     /// What a batch listener returned.

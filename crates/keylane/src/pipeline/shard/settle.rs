@@ -130,11 +130,17 @@ impl Shard {
                     unfinished => {
                         let tag = std::mem::replace(tag, Tag::new(tag.route, tag.bit));
                         let mut held = Held::new(message, tag, &run);
-                        if let Verdict::Returned { alone } = unfinished {
-                            held.alone = alone;
-                            returned.push(held);
-                        } else {
-                            self.hold(held, unfinished, now, out);
+                        match unfinished {
+                            Verdict::Returned { alone } => {
+                                held.alone = alone;
+                                returned.push(held);
+                            }
+                            Verdict::FailedToo => {
+                                held.tag.tried = held.tag.tried.saturating_add(1);
+                                self.stats.failed += 1;
+                                returned.push(held);
+                            }
+                            unfinished => self.hold(held, unfinished, now, out),
                         }
                         index += 1;
                         continue;
@@ -315,6 +321,7 @@ impl Shard {
             Verdict::Stop(reason) => self.stop(id, held, reason, out),
             Verdict::Deferred(_)
             | Verdict::Returned { .. }
+            | Verdict::FailedToo
             | Verdict::Keep
             | Verdict::Commit
             | Verdict::Rollback(_) => unreachable!("only of messages in a call"),
@@ -356,20 +363,32 @@ impl Shard {
             _ if held.tenure.phase() != Phase::Open => {}
             Some(_) if self.draining => self.stop_lane(&id),
             Some(delay) => self.lanes.hold_until(&id, held, now + delay, None),
-            None => match self.settings.failure.exhausted {
-                Exhausted::DeadLetter => {
-                    let reason = DeadLetterReason::AttemptsExhausted(error);
-                    self.give_up(id, held, reason, now, out);
-                }
-                Exhausted::Skip => {
-                    self.skipped(&held, format!("attempts exhausted, last error: {error}"), out);
-                    self.finish_one(&held, out);
-                    self.release(&id);
-                }
-                Exhausted::Stop => {
-                    self.stop(id, held, format!("attempts exhausted, last error: {error}"), out);
-                }
-            },
+            None => self.exhaust(id, held, error, now, out),
+        }
+    }
+
+    /// A message has been tried as often as it may.
+    pub(super) fn exhaust(
+        &mut self,
+        id: LaneId,
+        held: Held,
+        error: Arc<str>,
+        now: Instant,
+        out: &mut Effects,
+    ) {
+        match self.settings.failure.exhausted {
+            Exhausted::DeadLetter => {
+                let reason = DeadLetterReason::AttemptsExhausted(error);
+                self.give_up(id, held, reason, now, out);
+            }
+            Exhausted::Skip => {
+                self.skipped(&held, format!("attempts exhausted, last error: {error}"), out);
+                self.finish_one(&held, out);
+                self.release(&id);
+            }
+            Exhausted::Stop => {
+                self.stop(id, held, format!("attempts exhausted, last error: {error}"), out);
+            }
         }
     }
 

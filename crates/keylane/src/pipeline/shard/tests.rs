@@ -11,19 +11,19 @@ use crate::pipeline::chunk::{Entry, Tag};
 use crate::pipeline::tenure::{Phase, Tenure};
 use crate::pipeline::tracker::Tracker;
 
-const MS: Duration = Duration::from_millis(1);
+pub(super) const MS: Duration = Duration::from_millis(1);
 
 /// A shard, the queues that feed it, and a clock of its own.
-struct Rig {
-    shard: Shard,
+pub(super) struct Rig {
+    pub(super) shard: Shard,
     queues: Vec<(Arc<Tenure>, Tracker)>,
-    now: Instant,
-    call: Arc<Call>,
-    verdicts: Verdicts,
+    pub(super) now: Instant,
+    pub(super) call: Arc<Call>,
+    pub(super) verdicts: Verdicts,
     out: Effects,
 }
 
-fn policy() -> FailurePolicy {
+pub(super) fn policy() -> FailurePolicy {
     FailurePolicy::default().backoff(100 * MS, 1_000 * MS).jitter(0.0)
 }
 
@@ -54,6 +54,13 @@ impl Rig {
         }
     }
 
+    /// For a listener that gets messages of one lane only.
+    pub(super) fn orderly(batch_max: usize, failure: FailurePolicy) -> Self {
+        let mut rig = Self::with(batch_max, failure);
+        rig.shard.settings.one_lane = true;
+        rig
+    }
+
     fn tenure(queue: u32, epoch: u64) -> (Arc<Tenure>, Tracker) {
         let tenure = Tenure::new(QueueId::new("shard", queue), epoch, queue as usize, None);
         (Arc::new(tenure), Tracker::new(Position::ZERO))
@@ -64,7 +71,7 @@ impl Rig {
         self.offer_routed(queue, keys, Route::Key);
     }
 
-    fn offer_routed(&mut self, queue: usize, keys: &[&str], route: Route) {
+    pub(super) fn offer_routed(&mut self, queue: usize, keys: &[&str], route: Route) {
         let (tenure, tracker) = &mut self.queues[queue];
         let mut chunk = Chunk::new(self.now);
         for key in keys {
@@ -79,7 +86,7 @@ impl Rig {
     }
 
     /// Begins the next call; its messages as (queue, offset).
-    fn next(&mut self) -> Vec<(u32, u64)> {
+    pub(super) fn next(&mut self) -> Vec<(u32, u64)> {
         match self.shard.next_call(self.now, &mut self.call, &mut self.out) {
             Next::Call => {
                 let place = |m: &Message| (m.queue().index(), m.offset().get());
@@ -90,11 +97,11 @@ impl Rig {
     }
 
     /// As [`next`](Self::next), of queue 0 alone.
-    fn next_offsets(&mut self) -> Vec<u64> {
+    pub(super) fn next_offsets(&mut self) -> Vec<u64> {
         self.next().into_iter().map(|(_, offset)| offset).collect()
     }
 
-    fn settle(&mut self) {
+    pub(super) fn settle(&mut self) {
         self.shard.settle(&mut self.call, &mut self.verdicts, self.now, &mut self.out);
     }
 
@@ -117,11 +124,11 @@ impl Rig {
         self.settle();
     }
 
-    fn watermark(&mut self, queue: usize) -> u64 {
+    pub(super) fn watermark(&mut self, queue: usize) -> u64 {
         self.queues[queue].1.watermark().get()
     }
 
-    fn finished(&self, queue: usize) -> u64 {
+    pub(super) fn finished(&self, queue: usize) -> u64 {
         self.queues[queue].0.looked().0
     }
 
