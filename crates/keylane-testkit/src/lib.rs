@@ -8,6 +8,7 @@
 //! [keylane]: https://docs.rs/keylane
 #![forbid(unsafe_code)]
 
+pub mod conformance;
 pub mod guarantee;
 pub mod memory;
 pub mod recorder;

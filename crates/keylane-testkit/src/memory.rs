@@ -5,7 +5,7 @@
 //! poll does not grow with the number of queues: those that can be read stand in a line, and a poll
 //! takes a few from its front.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -65,10 +65,19 @@ impl MemoryTopic {
     ///
     /// When the offsets of a queue do not ascend.
     pub fn from_messages(messages: impl IntoIterator<Item = Message>) -> Self {
-        let mut by_queue: std::collections::BTreeMap<QueueId, Vec<Message>> = Default::default();
+        let mut by_queue: BTreeMap<QueueId, Vec<Message>> = BTreeMap::new();
         for message in messages {
             by_queue.entry(message.queue()).or_default().push(message);
         }
+        Self::from_queues(by_queue)
+    }
+
+    /// A topic of these queues, some of them empty perhaps.
+    ///
+    /// # Panics
+    ///
+    /// When the offsets of a queue do not ascend.
+    pub fn from_queues(queues: impl IntoIterator<Item = (QueueId, Vec<Message>)>) -> Self {
         let stock = |(queue, messages): (QueueId, Vec<Message>)| {
             let ascends = messages.windows(2).all(|pair| pair[0].offset() < pair[1].offset());
             assert!(ascends, "{queue}: offsets do not ascend");
@@ -76,7 +85,7 @@ impl MemoryTopic {
             let end = messages.last().map_or(0, |last| last.offset().next().get());
             Stock::new(queue, messages, begin..end)
         };
-        Self::new(by_queue.into_iter().map(stock).collect(), None)
+        Self::new(queues.into_iter().map(stock).collect(), None)
     }
 
     /// `queues` queues of `messages` messages each, offsets from zero on, made by `make` when they

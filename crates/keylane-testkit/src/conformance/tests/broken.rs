@@ -1,0 +1,1 @@
+//! Sources that are wrong are caught.
