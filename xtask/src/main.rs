@@ -1,3 +1,26 @@
+//! The project's tasks, one file each: `cargo xtask --help` lists them.
 #![forbid(unsafe_code)]
-//! The project's tasks.
-fn main() {}
+
+mod brokers;
+mod ci;
+mod flags;
+mod load;
+mod outcome;
+mod tidy;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::flags::{Task, Xtask};
+
+fn main() -> ExitCode {
+    env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("error")).init();
+    let ended = match Xtask::parse().task {
+        Task::Load(flags) => load::run(&flags),
+        Task::Brokers(flags) => brokers::run(&flags),
+        Task::Tidy => tidy::run(),
+        Task::Ci(flags) => ci::run(&flags),
+    };
+    outcome::exit(ended)
+}

@@ -1,0 +1,72 @@
+//! The command line, declared once.
+
+mod load;
+mod value;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+pub(crate) use load::{Break, LoadFlags, Mode, SourceKind};
+pub(crate) use value::Work;
+
+use crate::outcome::EXIT_STATUS;
+
+/// Keylane's tasks: the load generator, brokers for tests, and every check of the project
+#[derive(Debug, Parser)]
+#[command(bin_name = "cargo xtask", after_help = EXIT_STATUS, arg_required_else_help = true)]
+pub(crate) struct Xtask {
+    #[command(subcommand)]
+    pub(crate) task: Task,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Task {
+    Load(Box<LoadFlags>),
+    Brokers(BrokersFlags),
+    /// Checks what the compiler does not: module documents, lengths, banned words, who reads the
+    /// clock and who makes threads
+    #[command(after_help = EXIT_STATUS)]
+    Tidy,
+    Ci(CiFlags),
+}
+
+/// Starts, stops and shows real brokers on this machine, for tests: on loopback, with little
+/// memory, fetched by Maven, without containers
+#[derive(Debug, Args)]
+#[command(after_help = EXIT_STATUS)]
+pub(crate) struct BrokersFlags {
+    /// What to do
+    pub(crate) action: BrokersAction,
+    /// Which broker; both when not given
+    pub(crate) broker: Option<Broker>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum BrokersAction {
+    /// Fetches, starts and waits until it answers; nothing if it runs already
+    Up,
+    /// Stops it by its process id
+    Down,
+    /// Says whether it runs, and where
+    Status,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Broker {
+    Kafka,
+    Rocketmq,
+}
+
+/// Every check that a change must pass, in order; stops at the first that fails, and names it
+#[derive(Debug, Args)]
+#[command(after_help = EXIT_STATUS)]
+pub(crate) struct CiFlags {
+    /// The long forms too: more seeds, more rounds, longer fuzzing
+    #[arg(long)]
+    pub(crate) deep: bool,
+    /// Only the stages whose names contain this; all when not given
+    #[arg(long, value_name = "NAME")]
+    pub(crate) only: Option<String>,
+    /// Prints the names of the stages and ends
+    #[arg(long)]
+    pub(crate) list: bool,
+}
