@@ -12,13 +12,15 @@
 //! and more go to blob files, which are written once: compaction moves keys only.
 //!
 //! `fjall` creates what is missing, deletes folders that it does not know, drops a journal's tail as
-//! torn, and asserts on some damage. So before it is let at a folder the folders that must be there
-//! are checked, its panics while opening are caught, and what it found is compared with the manifest
+//! torn, and asserts on some damage. So its files are looked at before it is let at them
+//! ([`guard`]), its panics while opening are caught, and what it found is compared with the manifest
 //! and the marks afterwards (`open.rs`).
+
+mod guard;
 
 use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use bytes::Bytes;
 use fjall::{
@@ -51,7 +53,7 @@ impl Store {
 
     /// Opens a store that was created before, and had these folders.
     pub(crate) fn open(folder: &Path, folders: &[String]) -> Result<Self, Error> {
-        check_present(folder, folders)?;
+        guard::check(folder, folders)?;
         let opened = catch_unwind(AssertUnwindSafe(|| Self::start(folder)));
         match opened {
             Ok(Ok(store)) => Ok(store),
@@ -222,20 +224,6 @@ fn unseal(key: &[u8], mut sealed: Bytes) -> Result<Bytes, Error> {
         return Err(damaged());
     }
     Ok(sealed)
-}
-
-/// `fjall` would create a store where its marker is gone, and delete a keyspace where that one's
-/// is.
-fn check_present(folder: &Path, folders: &[String]) -> Result<(), Error> {
-    let inside = folders.iter().map(|name| Path::new("keyspaces").join(name).join("current"));
-    let must: Vec<PathBuf> =
-        ["version", "lock"].into_iter().map(PathBuf::from).chain(inside).collect();
-    for path in must.iter().map(|path| folder.join(path)) {
-        if !path.try_exists().map_err(|error| Error::io("look for", &path, error))? {
-            return Err(Error::damaged(format!("{} is missing", path.display())));
-        }
-    }
-    Ok(())
 }
 
 /// The folders that a store has right after its creation.
