@@ -325,3 +325,6 @@ impl Group {
         Verdict::Allocated(averagely(route.readable().to_vec(), members, &self.own))
     }
 }
+
+#[cfg(test)]
+mod tests;

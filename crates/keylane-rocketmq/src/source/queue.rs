@@ -357,3 +357,6 @@ impl Reading {
         self.waiting.drain(..count).collect()
     }
 }
+
+#[cfg(test)]
+mod tests;

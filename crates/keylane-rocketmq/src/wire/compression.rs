@@ -29,13 +29,15 @@ impl Compression {
         }
     }
 
-    pub(crate) fn decompress(self, body: &[u8]) -> Result<Bytes, WireError> {
+    /// The body, which must not be longer than `longest`, nor than any body may be.
+    pub(crate) fn decompress(self, body: &[u8], longest: usize) -> Result<Bytes, WireError> {
+        let longest = longest.min(BODY_MAX);
         let plain = match self {
-            Self::Zlib => bounded(flate2::read::ZlibDecoder::new(body)),
-            Self::Lz4 => bounded(lz4_flex::frame::FrameDecoder::new(body)),
+            Self::Zlib => bounded(flate2::read::ZlibDecoder::new(body), longest),
+            Self::Lz4 => bounded(lz4_flex::frame::FrameDecoder::new(body), longest),
             Self::Zstd => ruzstd::decoding::StreamingDecoder::new(body)
                 .map_err(io::Error::other)
-                .and_then(bounded),
+                .and_then(|plain| bounded(plain, longest)),
         };
         plain.map_err(|error| WireError::new(format!("{self:?} body: {error}")))
     }
@@ -57,11 +59,11 @@ pub(crate) fn for_sending(body: &Bytes) -> (Bytes, i32) {
     }
 }
 
-fn bounded(plain: impl Read) -> io::Result<Bytes> {
+fn bounded(plain: impl Read, longest: usize) -> io::Result<Bytes> {
     let mut bytes = Vec::new();
-    plain.take(BODY_MAX as u64 + 1).read_to_end(&mut bytes)?;
-    if bytes.len() > BODY_MAX {
-        return Err(io::Error::other(format!("more than {BODY_MAX} bytes decompressed")));
+    plain.take(longest as u64 + 1).read_to_end(&mut bytes)?;
+    if bytes.len() > longest {
+        return Err(io::Error::other(format!("more than {longest} bytes decompressed")));
     }
     Ok(bytes.into())
 }
@@ -105,8 +107,8 @@ mod tests {
         for how in [Compression::Zlib, Compression::Lz4, Compression::Zstd] {
             let small = compressed(how, &body);
             assert!(small.len() < body.len(), "{how:?}");
-            assert_eq!(how.decompress(&small).unwrap(), body, "{how:?}");
-            let cut = how.decompress(&small[..small.len() / 2]);
+            assert_eq!(how.decompress(&small, BODY_MAX).unwrap(), body, "{how:?}");
+            let cut = how.decompress(&small[..small.len() / 2], BODY_MAX);
             assert!(cut.is_err(), "{how:?}: half a body is not a body");
         }
     }
@@ -116,7 +118,10 @@ mod tests {
         let (long, short) = (Bytes::from(vec![b'x'; 4096]), Bytes::from(vec![b'x'; 4095]));
         let (small, flags) = for_sending(&long);
         assert!(small.len() < 100);
-        assert_eq!(Compression::from_flags(flags).unwrap().decompress(&small).unwrap(), long);
+        assert_eq!(
+            Compression::from_flags(flags).unwrap().decompress(&small, BODY_MAX).unwrap(),
+            long
+        );
         assert_eq!(for_sending(&short), (short.clone(), 0));
         // What cannot be compressed (a linear congruential sequence's high bytes) is left alone.
         let mut state = 1u64;
@@ -133,9 +138,11 @@ mod tests {
     fn a_bomb_is_refused() {
         let bomb = compressed(Compression::Zlib, &vec![0; BODY_MAX + 1]);
         assert!(bomb.len() < BODY_MAX / 100);
-        let error = Compression::Zlib.decompress(&bomb).unwrap_err().to_string();
+        let error = Compression::Zlib.decompress(&bomb, usize::MAX).unwrap_err().to_string();
         assert_eq!(error, format!("Zlib body: more than {BODY_MAX} bytes decompressed"));
         let most = compressed(Compression::Zlib, &vec![0; BODY_MAX]);
-        assert_eq!(Compression::Zlib.decompress(&most).unwrap().len(), BODY_MAX);
+        assert_eq!(Compression::Zlib.decompress(&most, BODY_MAX).unwrap().len(), BODY_MAX);
+        let error = Compression::Zlib.decompress(&most, 9).unwrap_err().to_string();
+        assert_eq!(error, "Zlib body: more than 9 bytes decompressed");
     }
 }

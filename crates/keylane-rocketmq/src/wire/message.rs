@@ -23,6 +23,9 @@ const LENGTH_MIN: usize = 91;
 /// The shortest message of a batch: without body and properties.
 const INNER_LENGTH_MIN: usize = 22;
 
+/// The most that the compressed bodies of one answer may come to, decompressed.
+const PLAIN_MAX: usize = 256 * 1024 * 1024;
+
 /// A message of a pull. Bytes are slices of the answer, except a body that was compressed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Stored {
@@ -43,15 +46,20 @@ pub(crate) struct Stored {
 pub(crate) fn decode_all(body: Bytes) -> Result<Vec<Stored>, WireError> {
     let mut messages = Vec::with_capacity(body.len() / 256);
     let mut reader = Reader::new(body);
+    let mut plain_left = PLAIN_MAX;
     while reader.left() > 0 {
         let at = messages.len();
-        let one = decode_into(&mut reader, &mut messages);
+        let one = decode_into(&mut reader, &mut plain_left, &mut messages);
         one.map_err(|error| error.inside(format_args!("message {at} of the answer")))?;
     }
     Ok(messages)
 }
 
-fn decode_into(reader: &mut Reader, messages: &mut Vec<Stored>) -> Result<(), WireError> {
+fn decode_into(
+    reader: &mut Reader,
+    plain_left: &mut usize,
+    messages: &mut Vec<Stored>,
+) -> Result<(), WireError> {
     let total = reader.i32("message length")?;
     let length = usize::try_from(total).unwrap_or(0);
     if length < LENGTH_MIN {
@@ -84,7 +92,7 @@ fn decode_into(reader: &mut Reader, messages: &mut Vec<Stored>) -> Result<(), Wi
     let properties_length = usize::from(reader.u16("properties length")?);
     let properties = reader.slice(properties_length, "properties")?;
     reader.finish("message")?;
-    let body = plain_body(body, checksum, flags)
+    let body = plain_body(body, checksum, flags, plain_left)
         .map_err(|error| error.inside(format_args!("offset {offset}")))?;
     let message = Stored {
         queue_id,
@@ -110,7 +118,12 @@ fn host_length(ipv6: bool) -> usize {
 }
 
 /// Checks the body and decompresses it.
-fn plain_body(body: Bytes, checksum: u32, flags: i32) -> Result<Bytes, WireError> {
+fn plain_body(
+    body: Bytes,
+    checksum: u32,
+    flags: i32,
+    plain_left: &mut usize,
+) -> Result<Bytes, WireError> {
     // Brokers store 31 bits of it, and nothing (zero) in some set-ups.
     let found = crc32fast::hash(&body) & 0x7fff_ffff;
     if checksum != 0 && checksum != found {
@@ -120,7 +133,9 @@ fn plain_body(body: Bytes, checksum: u32, flags: i32) -> Result<Bytes, WireError
     if flags & COMPRESSED == 0 || body.is_empty() {
         return Ok(body);
     }
-    Compression::from_flags(flags)?.decompress(&body)
+    let plain = Compression::from_flags(flags)?.decompress(&body, *plain_left)?;
+    *plain_left -= plain.len();
+    Ok(plain)
 }
 
 /// The messages of a batch: offsets count from the batch's own, all else is the batch's.
