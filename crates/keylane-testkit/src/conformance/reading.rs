@@ -163,7 +163,9 @@ pub fn a_message_larger_than_the_limit_comes_all_the_same<F: Fixture>() {
 pub fn a_pause_brings_nothing_and_loses_nothing<F: Fixture>() {
     let mut fixture = F::new(1);
     let queue = fixture.queues()[0];
-    let offsets = produce(&mut fixture, queue, 40);
+    // More than a source that ignores the pause can bring while it is listened to.
+    let (polls, wait) = F::listening();
+    let offsets = produce(&mut fixture, queue, 3 * 2 * (2 * polls as usize + 4));
     let mut driver = Driver::reading(&mut fixture);
     driver.limits = FetchLimits { messages: 2, ..driver.limits };
     let mut read = Vec::new();
@@ -171,14 +173,13 @@ pub fn a_pause_brings_nothing_and_loses_nothing<F: Fixture>() {
         read.extend(driver.read(queue, 1).iter().map(Message::offset));
         driver.source.pause(queue);
         // What was under way comes with the first polls; the engine keeps it, and so does `read`.
-        (0..F::listening().0).for_each(|_| driver.poll(F::listening().1));
+        (0..polls).for_each(|_| driver.poll(wait));
         read.extend(driver.arrived(queue).iter().map(Message::offset));
         driver.expect_none("the queue is paused", messages_of(queue));
         driver.source.resume(queue);
     }
-    while read.len() < offsets.len() {
-        read.extend(driver.read(queue, 1).iter().map(Message::offset));
-    }
+    let end = offsets[offsets.len() - 1].next();
+    read.extend(driver.read_to(queue, end).iter().map(Message::offset));
     assert_eq!(read, offsets);
 }
 
