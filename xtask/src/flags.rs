@@ -6,7 +6,7 @@ mod value;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub(crate) use load::{Break, LoadFlags, Mode, SourceKind};
-pub(crate) use value::Work;
+pub(crate) use value::work_duration;
 
 use crate::outcome::EXIT_STATUS;
 

@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::value::{self, Work};
+use keylane_testkit::workload::Work;
+
+use super::value;
 use crate::outcome::EXIT_STATUS;
 
 const ABOUT: &str = "\
@@ -52,8 +54,8 @@ pub(crate) struct LoadFlags {
     #[arg(long, value_name = "S", value_parser = value::exponent)]
     pub(crate) skew: Option<f64>,
 
-    /// Made-up messages of which this share, 0 to 1, has one key [default: 0]
-    #[arg(long, value_name = "P", value_parser = value::key_share)]
+    /// Made-up messages of which this share, 0 to 1, has one key, and the others are alike
+    #[arg(long, value_name = "P", value_parser = value::key_share, conflicts_with = "skew")]
     pub(crate) hot_key: Option<f64>,
 
     /// Made-up messages with payloads of this many bytes, 0 to 16 MiB [default: 100]
@@ -83,8 +85,8 @@ pub(crate) struct LoadFlags {
     pub(crate) in_flight: u32,
 
     /// What the listener does with each message: none, sleep:DURATION or spin:DURATION (it computes
-    /// for so long), with ns, us, ms, s or m, at most an hour
-    #[arg(long, value_name = "WORK", default_value = "sleep:1ms")]
+    /// for so long), with us, ms or s, at most an hour
+    #[arg(long, value_name = "WORK", default_value = "sleep:1ms", value_parser = value::work)]
     pub(crate) work: Work,
 
     /// Messages per second that are produced while they are consumed [default: all are written

@@ -8,15 +8,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::listener::work;
-use crate::flags::Work;
+use keylane_testkit::workload::Work;
 
-const MEASURE: Duration = Duration::from_millis(700);
+use crate::flags::work_duration;
+
+const MEASURE: Duration = Duration::from_millis(500);
 
 /// Messages per second that `threads` bare threads reach together; `None` where there is no work to
 /// do, or where one message takes so long that this is no measure.
 pub(super) fn measure(threads: u32, what: Work) -> Option<f64> {
-    if what.duration().is_zero() || what.duration() > MEASURE / 4 {
+    if work_duration(what).is_zero() || work_duration(what) > MEASURE / 4 {
         return None;
     }
     let over = AtomicBool::new(false);
@@ -25,7 +26,7 @@ pub(super) fn measure(threads: u32, what: Work) -> Option<f64> {
         let bare = || {
             let mut done = 0_u64;
             while !over.load(Ordering::Relaxed) {
-                work(what);
+                what.run();
                 done += 1;
             }
             done

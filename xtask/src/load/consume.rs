@@ -17,7 +17,7 @@ use super::result::Sample;
 use super::stage::{Producing, Stage, Stored, paced};
 use super::tap::Tap;
 use super::workload::Workload;
-use crate::flags::{Break, Work};
+use crate::flags::{Break, work_duration};
 use crate::outcome::{Ended, Failure};
 
 /// What one fetch of a queue brings at most.
@@ -94,9 +94,6 @@ impl Consuming<'_> {
     /// The engine as a user would start it, with a recorder and a tap on the source.
     fn start(&self, source: Box<dyn Source>) -> Ended<Consumer> {
         let plan = self.plan;
-        let mode = engine_mode(self.run.mode).ok_or_else(|| {
-            Failure::usage(format!("the engine has no mode {} yet", name(self.run.mode)))
-        })?;
         let recorded = Recorded::new(source, &self.shared.recorder);
         let commits_too_much = plan.break_on_purpose == Some(Break::Commit);
         let tapped = Tap::new(recorded, Arc::clone(&self.shared.pulled), commits_too_much);
@@ -104,7 +101,7 @@ impl Consuming<'_> {
             .backoff(Duration::from_millis(5), Duration::from_millis(100))
             .then(Exhausted::Stop);
         let builder: ConsumerBuilder<_> = Consumer::builder(tapped)
-            .mode(mode)
+            .mode(engine_mode(self.run.mode))
             .shards(plan.shards as usize)
             .in_flight_max(plan.in_flight as usize)
             .fetch_max(FETCH)
@@ -170,10 +167,7 @@ impl Consuming<'_> {
 
     /// How long nothing may move before the run is given up.
     fn patience(&self) -> Duration {
-        let call = match self.plan.work {
-            Work::None => Duration::ZERO,
-            work => work.duration() * self.plan.batch.unwrap_or(1),
-        };
+        let call = work_duration(self.plan.work) * self.plan.batch.unwrap_or(1);
         let pause = self.plan.rate.map_or(0.0, |rate| 10.0 / rate);
         STALLED + call * 10 + Duration::from_secs_f64(pause)
     }

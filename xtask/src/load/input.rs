@@ -103,10 +103,6 @@ impl<'a> Row<'a> {
         self.record.get(self.queue).unwrap_or_default()
     }
 
-    pub(super) fn field(&self, column: usize) -> &'a [u8] {
-        self.record.get(column).unwrap_or_default()
-    }
-
     /// The row as text, without its line end.
     pub(super) fn write_to(&self, text: &mut Vec<u8>) {
         text.clear();

@@ -112,7 +112,7 @@ fn object(result: &RunResult) -> Object<'_> {
         committed: result.committed(),
         commit_violations: verdict.commit_violations,
         in_flight_max: result.metrics.in_flight_max,
-        cpu_s: result.cpu_seconds,
+        cpu_s: result.cpu_seconds.map(|cpu| (cpu * 100.0).round() / 100.0),
         rss_peak_bytes: result.peak_bytes,
         seed: result.seed,
         broken: result.broken(),

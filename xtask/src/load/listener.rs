@@ -4,6 +4,7 @@
 //! What has to outlive an instance (the end, a planned panic) is left behind in the shard's slot,
 //! where the next instance finds it.
 
+use std::collections::HashMap;
 use std::panic::panic_any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,19 +16,17 @@ use keylane::{
 };
 use keylane_testkit::guarantee;
 use keylane_testkit::recorder::Recorder;
+use keylane_testkit::workload::{Fault, Faults, Work};
 use parking_lot::Mutex;
 
 use super::balances::Balances;
-use super::plan::Faults;
 use super::timeline::Timeline;
-use super::workload::Random;
-use crate::flags::{Break, Work};
+use crate::flags::Break;
 
 /// What all instances share, for reading.
 pub(super) struct Shared {
     pub(super) work: Work,
     pub(super) faults: Faults,
-    pub(super) seed: u64,
     pub(super) recorder: Recorder,
     pub(super) produced: Arc<Timeline>,
     pub(super) pulled: Arc<Timeline>,
@@ -37,7 +36,7 @@ pub(super) struct Shared {
     /// Whether that was done already.
     pub(super) broken: AtomicBool,
     /// What each shard has counted, while none of its instances has it.
-    pub(super) slots: Vec<Mutex<Option<Box<Tally>>>>,
+    pub(super) slots: Mutex<HashMap<usize, Box<Tally>>>,
 }
 
 /// What one shard has counted.
@@ -63,49 +62,19 @@ pub(super) struct Tally {
 pub(super) struct Worker {
     shared: Arc<Shared>,
     shard: usize,
-    tally: Box<Tally>,
+    /// There until it is handed over.
+    tally: Option<Box<Tally>>,
 }
 
 /// The payload of panics that were planned, so that nobody reports them.
 pub(super) struct PlannedPanic;
 
-/// How an attempt is planned to end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Planned {
-    Success,
-    Failure,
-    Panic,
-}
-
 impl Shared {
-    /// One for each shard, empty.
-    pub(super) fn slots(shards: usize) -> Vec<Mutex<Option<Box<Tally>>>> {
-        std::iter::repeat_with(Mutex::default).take(shards).collect()
-    }
-
-    /// What the shards have left behind, once the consumer has stopped.
-    pub(super) fn tallies(&self) -> Vec<Box<Tally>> {
-        let take = |slot: &Mutex<Option<Box<Tally>>>| {
-            slot.lock().take().unwrap_or_else(|| Box::new(Tally::new(self.base.as_ref())))
-        };
-        self.slots.iter().map(take).collect()
-    }
-
-    /// The same for the same message and attempt, whatever thread asks.
-    fn planned(&self, message: &Message, attempt: u32) -> Planned {
-        let Faults { fail, panic } = self.faults;
-        if fail == 0.0 && panic == 0.0 {
-            return Planned::Success;
-        }
-        let mut random = Random(self.seed);
-        for part in [message.queue().index().into(), message.offset().get(), attempt.into()] {
-            random = Random(random.next() ^ part);
-        }
-        match random.unit() {
-            drawn if drawn < fail => Planned::Failure,
-            drawn if drawn < fail + panic => Planned::Panic,
-            _ => Planned::Success,
-        }
+    /// What the shards have left behind, once the consumer has stopped, in order of shard.
+    pub(super) fn tallies(&self) -> Vec<Tally> {
+        let mut tallies: Vec<_> = self.slots.lock().drain().collect();
+        tallies.sort_by_key(|(shard, _)| *shard);
+        tallies.into_iter().map(|(_, tally)| *tally).collect()
     }
 }
 
@@ -152,9 +121,9 @@ impl Tally {
 
 impl Worker {
     pub(super) fn new(shared: &Arc<Shared>, shard: usize) -> Self {
-        let left = shared.slots[shard].lock().take();
+        let left = shared.slots.lock().remove(&shard);
         let tally = left.unwrap_or_else(|| Box::new(Tally::new(shared.base.as_ref())));
-        Self { shared: Arc::clone(shared), shard, tally }
+        Self { shared: Arc::clone(shared), shard, tally: Some(tally) }
     }
 
     /// Handles the messages of a call; gives the index of the one that failed.
@@ -162,79 +131,93 @@ impl Worker {
     /// What comes of a message is noted when the whole call has worked: after a panic in the middle
     /// the engine delivers all of them again.
     fn handle(&mut self, messages: &[Message], attempt: impl Fn(usize) -> u32) -> Option<usize> {
-        if self.mistreats(messages) {
+        let Self { shared, shard, tally } = self;
+        // Handed over only when no call comes any more.
+        let tally = tally.get_or_insert_with(|| Box::new(Tally::new(shared.base.as_ref())));
+        if tally.mistreats(messages, shared) {
             return None;
         }
         let now = Instant::now();
         for (index, message) in messages.iter().enumerate() {
             if attempt(index) == 1
-                && let Some(pulled) = self.shared.pulled.at(message.queue(), message.offset())
+                && let Some(pulled) = shared.pulled.at(message.queue(), message.offset())
             {
-                self.tally.hand_off.saturating_record(micros(pulled, now));
+                tally.hand_off.saturating_record(micros(pulled, now));
             }
         }
         // Dropped by a panic: the call has failed.
-        let call = self.shared.recorder.begin_batch(messages, self.shard);
+        let call = shared.recorder.begin_batch(messages, *shard);
         let mut failed = None;
         for (index, message) in messages.iter().enumerate() {
-            work(self.shared.work);
-            match self.shared.planned(message, attempt(index)) {
-                Planned::Success => {}
-                Planned::Failure => {
-                    self.tally.failures += 1;
+            shared.work.run();
+            match shared.faults.decide(message.queue(), message.offset(), attempt(index)) {
+                Fault::None => {}
+                Fault::Fail => {
+                    tally.failures += 1;
                     failed = Some(index);
                     break;
                 }
-                Planned::Panic => {
-                    self.tally.panics += 1;
+                Fault::Panic => {
+                    tally.panics += 1;
                     panic_any(PlannedPanic);
                 }
             }
         }
         let done = &messages[..failed.unwrap_or(messages.len())];
-        done.iter().for_each(|message| self.tally.done(message, &self.shared));
+        done.iter().for_each(|message| tally.done(message, shared));
         // Recorded before the engine hears of it: whatever it does next finds it there.
         match failed {
             None => call.settle(guarantee::Outcome::Done),
             // Those without an outcome have failed.
             Some(_) => call.settle_each(&vec![guarantee::Outcome::Done; done.len()]),
         }
-        self.handle_held(messages);
+        tally.handle_held(messages, shared, *shard);
         failed
     }
+}
 
+impl Tally {
     /// Whether these messages are left out, or held back, to break a guarantee: the first ones with
     /// a key, once in a run.
-    fn mistreats(&mut self, messages: &[Message]) -> bool {
-        let Some(what) = self.shared.break_on_purpose else { return false };
+    fn mistreats(&mut self, messages: &[Message], shared: &Shared) -> bool {
+        let Some(what) = shared.break_on_purpose else { return false };
         let has_key = messages.first().is_some_and(|message| message.key().is_some());
         let chosen = what != Break::Commit && has_key;
-        if !chosen || self.shared.broken.swap(true, Ordering::Relaxed) {
+        if !chosen || shared.broken.swap(true, Ordering::Relaxed) {
             return false;
         }
         if what == Break::Order {
-            self.tally.held = messages.to_vec();
+            self.held = messages.to_vec();
         }
         true
     }
 
     /// Handles what was held back, once a later message of its lane was handled.
-    fn handle_held(&mut self, after: &[Message]) {
+    fn handle_held(&mut self, after: &[Message], shared: &Shared, shard: usize) {
         let lane = |message: &Message| (message.queue(), message.key_bytes().cloned());
-        let Some(first) = self.tally.held.first().map(lane) else { return };
+        let Some(first) = self.held.first().map(lane) else { return };
         if after.iter().any(|message| lane(message) == first) {
-            let held = std::mem::take(&mut self.tally.held);
-            let call = self.shared.recorder.begin_batch(&held, self.shard);
-            held.iter().for_each(|message| self.tally.done(message, &self.shared));
+            let held = std::mem::take(&mut self.held);
+            let call = shared.recorder.begin_batch(&held, shard);
+            held.iter().for_each(|message| self.done(message, shared));
             call.settle(guarantee::Outcome::Done);
         }
     }
 }
 
+impl Worker {
+    /// Leaves what was counted where the next instance, or the end of the run, finds it.
+    fn hand_over(&mut self) {
+        if let Some(tally) = self.tally.take() {
+            self.shared.slots.lock().insert(self.shard, tally);
+        }
+    }
+}
+
 impl Drop for Worker {
+    /// After a panic.
     fn drop(&mut self) {
-        let tally = std::mem::replace(&mut self.tally, Box::new(Tally::new(None)));
-        *self.shared.slots[self.shard].lock() = Some(tally);
+        self.hand_over();
     }
 }
 
@@ -244,6 +227,10 @@ impl Listener for Worker {
             None => Ok(Outcome::Done),
             Some(_) => Err("planned".into()),
         }
+    }
+
+    fn on_stop(&mut self) {
+        self.hand_over();
     }
 }
 
@@ -258,19 +245,9 @@ impl BatchListener for BatchWorker {
             Some(index) => Ok(BatchOutcome::FailedAt { index, error: "planned".into() }),
         }
     }
-}
 
-/// What a message costs.
-pub(super) fn work(work: Work) {
-    match work {
-        Work::None => {}
-        Work::Sleep(duration) => std::thread::sleep(duration),
-        Work::Spin(duration) => {
-            let end = Instant::now() + duration;
-            while Instant::now() < end {
-                std::hint::spin_loop();
-            }
-        }
+    fn on_stop(&mut self) {
+        self.0.hand_over();
     }
 }
 

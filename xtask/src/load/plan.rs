@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::flags::{Break, LoadFlags, Mode, SourceKind, Work};
+use keylane_testkit::workload::{Faults, Work};
+
+use crate::flags::{Break, LoadFlags, Mode, SourceKind, work_duration};
 use crate::outcome::{Ended, Failure};
 
 /// The flights that come along.
@@ -11,11 +13,9 @@ pub(super) const FLIGHTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/data/flig
 const SYNTHETIC_MESSAGES: u64 = 200_000;
 /// A slice for modes that would take minutes for all of it.
 const SLICE: u64 = 12_000;
-/// What memory may hold, and a log on the disk.
-const MEMORY_MAX: u64 = 8 << 30;
+/// What a log may take on the disk, in bytes, and a message beside its payload, about.
 const LOG_MAX: u64 = 256 << 30;
-/// What a message takes beside its payload, about.
-const MESSAGE_OVERHEAD: u64 = 200;
+const MESSAGE_OVERHEAD: u64 = 50;
 /// What `--quick` aims at for each mode; the rest of its 20 s is for everything else.
 const QUICK: Duration = Duration::from_secs(4);
 
@@ -65,13 +65,6 @@ pub(super) struct Synthetic {
     pub(super) payload: u32,
 }
 
-/// Which share of attempts fails, and how.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Faults {
-    pub(super) fail: f64,
-    pub(super) panic: f64,
-}
-
 impl Plan {
     /// Checks the options against each other.
     pub(super) fn new(flags: &LoadFlags) -> Ended<Self> {
@@ -96,7 +89,7 @@ impl Plan {
             ));
         }
         let plan = Self {
-            runs: runs(flags, &input)?,
+            runs: runs(flags, &input),
             input,
             source: flags.source,
             shards: flags.shards,
@@ -104,7 +97,11 @@ impl Plan {
             in_flight: flags.in_flight,
             work: flags.work,
             rate: flags.rate,
-            faults: Faults { fail: flags.fail_rate, panic: flags.panic_rate },
+            faults: Faults {
+                seed: flags.seed,
+                fail_rate: flags.fail_rate,
+                panic_rate: flags.panic_rate,
+            },
             seed: flags.seed,
             json: flags.json,
             report: flags
@@ -118,25 +115,19 @@ impl Plan {
         Ok(plan)
     }
 
-    /// Made-up messages can be more than memory or disk hold.
+    /// Made-up messages can be more than a disk holds. In memory they take no place.
     fn check_size(&self) -> Ended {
         let Input::Synthetic(synthetic) = &self.input else { return Ok(()) };
-        let each = u64::from(synthetic.payload) + MESSAGE_OVERHEAD;
         let most = self.runs.iter().filter_map(|run| run.messages).max().unwrap_or(0);
-        let (limit, wanted) = match self.source {
-            // Payloads of messages in memory are slices of one buffer.
-            SourceKind::Memory => (MEMORY_MAX, most.saturating_mul(MESSAGE_OVERHEAD)),
-            _ => (LOG_MAX, most.saturating_mul(each)),
-        };
-        if wanted <= limit {
+        let wanted = most.saturating_mul(u64::from(synthetic.payload) + MESSAGE_OVERHEAD);
+        if self.source == SourceKind::Memory || wanted <= LOG_MAX {
             return Ok(());
         }
         Err(Failure::usage(format!(
-            "--messages {most} with --payload {} take about {} GiB in --source {}; allowed: {}",
+            "--messages {most} with --payload {} take about {} GiB on the disk; allowed: {} GiB",
             synthetic.payload,
             wanted >> 30,
-            name(self.source),
-            limit >> 30
+            LOG_MAX >> 30
         )))
     }
 }
@@ -165,7 +156,7 @@ impl Input {
         Self::File { path: FLIGHTS.into(), key, queue, flights: true }
     }
 
-    /// The number of queues, where it is known before the input is read.
+    /// The number of queues, as far as it is known before the input is read.
     fn queues(&self) -> u32 {
         match self {
             Self::Synthetic(synthetic) => synthetic.queues,
@@ -175,12 +166,12 @@ impl Input {
     }
 }
 
-/// The modes that the engine has.
-pub(super) fn engine_mode(mode: Mode) -> Option<keylane::Mode> {
+/// The engine's name of a mode.
+pub(super) fn engine_mode(mode: Mode) -> keylane::Mode {
     match mode {
-        Mode::KeySharded => Some(keylane::Mode::KeySharded),
-        // The engine does not have them yet.
-        Mode::QueueLocked | Mode::Concurrent => None,
+        Mode::KeySharded => keylane::Mode::KeySharded,
+        Mode::QueueLocked => keylane::Mode::QueueLocked,
+        Mode::Concurrent => keylane::Mode::Concurrent,
     }
 }
 
@@ -189,27 +180,19 @@ pub(super) fn name(value: impl clap::ValueEnum) -> String {
     value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
-fn runs(flags: &LoadFlags, input: &Input) -> Ended<Vec<RunPlan>> {
+fn runs(flags: &LoadFlags, input: &Input) -> Vec<RunPlan> {
     let modes = match flags.mode {
-        Some(mode) if engine_mode(mode).is_none() => {
-            return Err(Failure::usage(format!(
-                "--mode {}: the engine does not have this mode yet",
-                name(mode)
-            )));
-        }
         Some(mode) => vec![mode],
         // One object, one folder: one mode.
         None if flags.json || flags.dir.is_some() => vec![Mode::KeySharded],
-        None => {
-            let all = [Mode::KeySharded, Mode::QueueLocked];
-            all.into_iter().filter(|mode| engine_mode(*mode).is_some()).collect()
-        }
+        // The one that this is about, and the one that it is measured against.
+        None => vec![Mode::KeySharded, Mode::QueueLocked],
     };
     let run = |mode| {
         let (messages, exact) = messages(flags, input, mode);
         RunPlan { mode, messages, exact }
     };
-    Ok(modes.into_iter().map(run).collect())
+    modes.into_iter().map(run).collect()
 }
 
 /// How many messages a mode gets, and whether the user has said so.
@@ -233,7 +216,7 @@ fn messages(flags: &LoadFlags, input: &Input, mode: Mode) -> (Option<u64>, bool)
 /// How many messages are done within a few seconds: a little fewer than the slowest part allows.
 fn quick(flags: &LoadFlags, input: &Input, mode: Mode) -> u64 {
     const MOST: f64 = 100_000.0;
-    let work = flags.work.duration().as_secs_f64();
+    let work = work_duration(flags.work).as_secs_f64();
     let threads = match (mode, flags.work) {
         (Mode::QueueLocked, _) => flags.shards.min(input.queues()),
         (_, Work::Spin(_)) => flags.shards.min(2),

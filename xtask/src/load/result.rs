@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
+use indicatif::HumanCount;
 use keylane::Metrics;
 use keylane_testkit::guarantee::Verdict;
 
@@ -14,6 +15,8 @@ pub(super) struct RunResult {
     pub(super) mode: Mode,
     pub(super) source: String,
     pub(super) shards: u32,
+    /// How many calls can run at the same time.
+    pub(super) threads: u32,
     pub(super) in_flight_limit: u64,
     pub(super) work: String,
     pub(super) seed: u64,
@@ -106,14 +109,15 @@ impl RunResult {
         self.queues.iter().all(at_end) && written == self.messages
     }
 
-    /// The fullest shard over the mean: 1 is even.
+    /// The messages of the fullest shard over what each thread would have if they were even: 1 is
+    /// even. Without order any thread takes any message.
     pub(super) fn imbalance(&self) -> f64 {
         let most = self.tally.per_shard.iter().max().copied().unwrap_or(0);
         let all: u64 = self.tally.per_shard.iter().sum();
-        if all == 0 {
+        if all == 0 || self.mode == Mode::Concurrent {
             return 1.0;
         }
-        most as f64 * self.tally.per_shard.len() as f64 / all as f64
+        (most as f64 * f64::from(self.threads) / all as f64).max(1.0)
     }
 
     /// What bare threads would reach that get exactly these messages.
@@ -127,7 +131,7 @@ impl RunResult {
         let count = |what, count: u64, of: &str| Line {
             what,
             held: count == 0,
-            detail: if count == 0 { of.to_owned() } else { format!("{count} violations") },
+            detail: if count == 0 { of.to_owned() } else { format!("broken {count} times") },
         };
         let unit = match self.mode {
             Mode::KeySharded => "of a key",
@@ -148,10 +152,10 @@ impl RunResult {
                 held: verdict.lost == 0 && accounted,
                 detail: format!(
                     "{} delivered + {} by earlier runs of {} · {} lost",
-                    self.delivered(),
-                    self.finished_before,
-                    self.messages,
-                    verdict.lost
+                    HumanCount(self.delivered()),
+                    HumanCount(self.finished_before),
+                    HumanCount(self.messages),
+                    HumanCount(verdict.lost)
                 ),
             },
             count(
@@ -174,11 +178,12 @@ impl RunResult {
                 held: self.metrics.in_flight_max <= self.in_flight_limit,
                 detail: format!(
                     "{} in flight at most, {} allowed",
-                    self.metrics.in_flight_max, self.in_flight_limit
+                    HumanCount(self.metrics.in_flight_max),
+                    HumanCount(self.in_flight_limit)
                 ),
             },
             count(
-                "the others",
+                "the rest",
                 verdict.other_violations,
                 "no repetition without a reason, no call after the end",
             ),

@@ -106,7 +106,7 @@ fn latencies(rows: &mut Rows, result: &RunResult) {
         "produced → done",
         &match &tally.end_to_end {
             Some(histogram) => percentiles(histogram),
-            None => "says nothing where all was written before: use --rate".to_owned(),
+            None => "not measured: all was written before (see --rate)".to_owned(),
         },
     );
 }

@@ -1,7 +1,11 @@
 //! The messages of a run, in the order in which they are produced: read from a file or made up.
 //! Asked twice, they are the same ones.
 
+use std::collections::HashSet;
+
 use bytes::Bytes;
+use keylane_source::{Offset, QueueId};
+use keylane_testkit::workload::{Keys, Sizes, Workload as MadeUp};
 
 use super::balances::{Balances, DELAY_COLUMN};
 use super::input::{self, Rows};
@@ -50,15 +54,31 @@ impl Workload {
             Input::Synthetic(synthetic) => {
                 let messages = run.messages.unwrap_or_default();
                 let queues = (0..synthetic.queues).map(|n| n.to_string().into_bytes()).collect();
-                let mut seen = vec![false; synthetic.keys as usize];
-                let draws = Draws::new(synthetic, seed);
-                draws.take(usize::try_from(messages).unwrap_or(usize::MAX)).for_each(|key| {
-                    seen[key as usize] = true;
-                });
-                let keys = seen.iter().filter(|seen| **seen).count() as u64;
-                Ok(Self { input, seed, queues, messages, keys, keyless: 0 })
+                let mut workload = Self { input, seed, queues, messages, keys: 0, keyless: 0 };
+                let mut keys = HashSet::new();
+                workload.each(|item| {
+                    keys.extend(item.key);
+                    Ok(())
+                })?;
+                workload.keys = keys.len() as u64;
+                Ok(workload)
             }
         }
+    }
+
+    /// What the test kit makes up; `None` where messages come from a file.
+    pub(super) fn made_up(&self, topic: &str) -> Option<MadeUp> {
+        let Input::Synthetic(Synthetic { queues, keys, skew, hot_key, payload }) = self.input
+        else {
+            return None;
+        };
+        let keys = match (hot_key, skew) {
+            (hot, _) if hot > 0.0 => Keys::hot(keys.into(), hot),
+            (_, skew) if skew > 0.0 => Keys::zipf(keys.into(), skew),
+            _ => Keys::uniform(keys.into()),
+        };
+        let made_up = MadeUp::new(self.seed).queues(topic, queues).messages(self.messages);
+        Some(made_up.keys(keys).sizes(Sizes::Fixed(payload as usize)))
     }
 
     /// A queue's name, fit to be printed.
@@ -84,27 +104,10 @@ impl Workload {
         }
     }
 
-    /// Whether the messages are the flights that come along, from the first one on.
-    pub(super) fn is_flights(&self) -> bool {
-        matches!(self.input, Input::File { flights: true, .. })
-    }
-
     /// Hands out the messages in order, until `take` fails.
     pub(super) fn each(&self, mut take: impl FnMut(Item) -> Ended) -> Ended {
         match &self.input {
-            Input::Synthetic(synthetic) => {
-                // Every payload is a slice of one buffer.
-                let buffer = Bytes::from(vec![b'.'; synthetic.payload as usize]);
-                let draws = Draws::new(synthetic, self.seed);
-                for (_, key) in (0..self.messages).zip(draws) {
-                    take(Item {
-                        queue: queue_of(key, synthetic.queues),
-                        key: Some(Bytes::from(format!("key-{key}"))),
-                        payload: buffer.clone(),
-                    })?;
-                }
-                Ok(())
-            }
+            Input::Synthetic(_) => self.each_made_up(take),
             Input::File { path, key, queue, .. } => {
                 let mut rows = Rows::open(path, key, queue)?;
                 let mut text = Vec::new();
@@ -135,6 +138,20 @@ impl Workload {
         }
     }
 
+    /// Queues in turn, so that they grow together.
+    fn each_made_up(&self, mut take: impl FnMut(Item) -> Ended) -> Ended {
+        let Some(made_up) = self.made_up("load") else { return Ok(()) };
+        let queues = u32::try_from(self.queues.len()).unwrap_or(u32::MAX);
+        for number in 0..self.messages {
+            let queue = u32::try_from(number % u64::from(queues)).unwrap_or(0);
+            let offset = Offset::new(number / u64::from(queues)).unwrap_or(Offset::MAX);
+            let message = made_up.message(QueueId::new("load", queue), offset);
+            let (key, payload) = (message.key_bytes().cloned(), message.payload_bytes().cloned());
+            take(Item { queue, key, payload: payload.unwrap_or_default() })?;
+        }
+        Ok(())
+    }
+
     /// The balances that come of the first `counts[queue]` messages of each queue, taken in order;
     /// `None` where the messages are no flights.
     pub(super) fn balances(&self, counts: &[u64]) -> Ended<Option<Balances>> {
@@ -162,71 +179,5 @@ impl Workload {
             Ok(())
         })?;
         Ok(Some(balances))
-    }
-}
-
-/// The queue that a key's messages go to, as a producer would spread them.
-fn queue_of(key: u32, queues: u32) -> u32 {
-    let spread = Random(u64::from(key)).next() % u64::from(queues);
-    u32::try_from(spread).unwrap_or(0)
-}
-
-/// The keys of made-up messages, for ever. Key 0 is the one that a skew or `--hot-key` prefers.
-struct Draws {
-    random: Random,
-    keys: u32,
-    hot_key: f64,
-    /// Cumulative shares of the keys; empty where all are alike.
-    zipf: Vec<f64>,
-}
-
-impl Draws {
-    fn new(synthetic: &Synthetic, seed: u64) -> Self {
-        let &Synthetic { keys, skew, hot_key, .. } = synthetic;
-        let mut zipf = Vec::new();
-        if skew > 0.0 {
-            let mut sum = 0.0;
-            let weights = (1..=keys).map(|rank| f64::from(rank).powf(-skew));
-            zipf.extend(weights.map(|weight| {
-                sum += weight;
-                sum
-            }));
-        }
-        Self { random: Random(seed), keys, hot_key, zipf }
-    }
-}
-
-impl Iterator for Draws {
-    type Item = u32;
-
-    fn next(&mut self) -> Option<u32> {
-        if self.hot_key > 0.0 && self.random.unit() < self.hot_key {
-            return Some(0);
-        }
-        let unit = self.random.unit();
-        #[expect(clippy::cast_possible_truncation, reason = "below the number of keys")]
-        let key = match self.zipf.last() {
-            None => (unit * f64::from(self.keys)) as u32,
-            Some(all) => self.zipf.partition_point(|sum| *sum < unit * all) as u32,
-        };
-        Some(key.min(self.keys - 1))
-    }
-}
-
-/// SplitMix64: small, and the same numbers everywhere.
-pub(super) struct Random(pub(super) u64);
-
-impl Random {
-    pub(super) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    /// Within `0.0..1.0`.
-    pub(super) fn unit(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 }

@@ -19,37 +19,24 @@ pub(in crate::load) struct MemoryStage {
 }
 
 impl MemoryStage {
-    /// Makes all messages at once: they cannot be added to later.
+    /// All messages at once: they cannot be added to later. Made-up ones are made when they are
+    /// read, and take no memory.
     pub(super) fn produce(&mut self, producing: &Producing<'_>) -> Ended {
         let workload = producing.workload;
         self.queues = u32::try_from(workload.queues.len()).unwrap_or(u32::MAX);
-        let mut messages = Vec::with_capacity(usize::try_from(workload.messages).unwrap_or(0));
-        let mut ends: HashMap<u32, Offset> = HashMap::new();
+        let topic = match workload.made_up(TOPIC) {
+            Some(made_up) => made_up.topic(),
+            None => read(producing)?,
+        };
         let start = Instant::now();
-        workload.each(|item| {
-            let next = ends.entry(item.queue).or_insert(Offset::ZERO);
-            let offset = *next;
-            *next = Offset::new(offset.get() + 1).unwrap_or(Offset::MAX);
-            let queue = QueueId::new(TOPIC, item.queue);
-            let message = Message::new(queue, offset).with_payload(item.payload);
-            messages.push(match item.key {
-                Some(key) => message.with_key(key),
-                None => message,
-            });
-            if messages.len().is_multiple_of(1_024) {
-                (producing.written)(messages.len() as u64);
-            }
-            Ok(())
-        })?;
-        (producing.written)(messages.len() as u64);
-        for (index, end) in ends {
-            let queue = QueueId::new(TOPIC, index);
-            producing.recorder.produced_range(queue, Offset::ZERO, Position::from(end));
+        for queue in topic.queues() {
+            let end = topic.end(queue).unwrap_or(Position::ZERO);
+            producing.recorder.produced_range(queue, Offset::ZERO, end);
             if producing.pace.is_none() {
                 producing.produced.note(queue, Offset::ZERO, start);
             }
         }
-        self.topic = Some(MemoryTopic::from_messages(messages));
+        self.topic = Some(topic);
         Ok(())
     }
 
@@ -70,4 +57,27 @@ impl MemoryStage {
         };
         (0..self.queues).map(stored).collect()
     }
+}
+
+/// The messages of a file.
+fn read(producing: &Producing<'_>) -> Ended<MemoryTopic> {
+    let workload = producing.workload;
+    let mut messages = Vec::with_capacity(usize::try_from(workload.messages).unwrap_or(0));
+    let mut ends: HashMap<u32, Offset> = HashMap::new();
+    workload.each(|item| {
+        let next = ends.entry(item.queue).or_insert(Offset::ZERO);
+        let offset = *next;
+        *next = Offset::new(offset.get() + 1).unwrap_or(Offset::MAX);
+        let message = Message::new(QueueId::new(TOPIC, item.queue), offset);
+        let message = message.with_payload(item.payload);
+        messages.push(match item.key {
+            Some(key) => message.with_key(key),
+            None => message,
+        });
+        if messages.len().is_multiple_of(1_024) {
+            (producing.written)(messages.len() as u64);
+        }
+        Ok(())
+    })?;
+    Ok(MemoryTopic::from_messages(messages))
 }
