@@ -91,6 +91,7 @@ mod store;
 // Beside it.
 mod background;
 mod error;
+mod groups;
 mod inspect;
 mod retention;
 

@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use keylane_source::{Position, QueueId};
+
 use crate::error::Kind;
 use crate::inspect::{GroupInfo, PowerLoss, TopicInfo};
 use crate::manifest::{check_name, check_queues};
@@ -10,7 +12,7 @@ use crate::producer::Producer;
 use crate::retention::{self, Trimmed};
 use crate::shared::{Core, Shared};
 use crate::source::LogSource;
-use crate::{Error, Options, inspect, open};
+use crate::{Error, Options, groups, inspect, open};
 
 /// A log: topics with queues, and what groups have committed, in one folder.
 ///
@@ -165,7 +167,19 @@ impl Log {
     ///
     /// NotFound; InUse: its consumer is alive; I/O.
     pub fn forget_group(&self, topic: &str, group: &str) -> Result<(), Error> {
-        retention::forget_group(self.core(), topic, group)
+        groups::forget_group(self.core(), topic, group)
+    }
+
+    /// Moves what a group has committed for a queue, as an operator does: it reads on from there. A
+    /// live consumer is told ([`ResetCause::Moved`](keylane_source::ResetCause::Moved)), and what it
+    /// commits before it has learned of it is refused, so that the move holds.
+    ///
+    /// # Errors
+    ///
+    /// NotFound: no such topic, or the topic knows no such group. Invalid: no such queue, or the
+    /// position lies outside of it. I/O.
+    pub fn move_offset(&self, group: &str, queue: QueueId, to: Position) -> Result<(), Error> {
+        groups::move_offset(self.core(), group, queue, to)
     }
 
     /// All topics, by name.

@@ -1,14 +1,13 @@
-//! Removing what nobody needs: records that every group has passed, whole topics, groups.
+//! Removing what nobody needs: records that every group has passed, and whole topics.
 
 use std::io::ErrorKind;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use keylane_source::{Position, QueueId};
 
 use crate::Error;
-use crate::error::Kind;
+use crate::groups::in_use;
 use crate::inspect::{at, commits, group_names};
 use crate::shared::Core;
 use crate::state::{self, Registered};
@@ -156,36 +155,4 @@ fn remove_states(store: &Store, prefixes: &[Vec<u8>]) -> Result<(), Error> {
         }
     }
     write.commit(false)
-}
-
-pub(crate) fn forget_group(core: &Core, topic: &str, group: &str) -> Result<(), Error> {
-    let doing = || format!("forget group {group:?} of topic {topic:?}");
-    let topic = core.topic(topic)?;
-    core.check_running()?;
-    if core.live.lock().contains(&(topic.number, Arc::from(group))) {
-        return Err(in_use(group, &topic.name).context(doing()));
-    }
-    core.background.drain();
-    let key = state::group_key(topic.number, group);
-    if core.store.state(&key)?.is_none() {
-        return Err(Error::new(
-            Kind::NotFound,
-            format!("topic {:?} knows no group {group:?}", topic.name),
-        ));
-    }
-    let mut write = core.store.write();
-    write.remove_state(&key);
-    for entry in core.store.states(&state::commits_prefix(topic.number, group)) {
-        write.remove_state(&entry?.0);
-    }
-    write.commit(core.syncs_each_batch()).map_err(|error| core.stop(error.context(doing())))?;
-    core.background.written();
-    Ok(())
-}
-
-pub(crate) fn in_use(group: &str, topic: &str) -> Error {
-    Error::new(
-        Kind::InUse,
-        format!("group {group:?} has a live consumer of topic {topic:?}; it can have one"),
-    )
 }

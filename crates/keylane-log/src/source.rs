@@ -22,16 +22,17 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use keylane_source::{
-    Commit, Committed, FetchLimits, QueueId, SeekTo, Source, SourceError, SourceEvent, SourceWaker,
+    Commit, Committed, FetchLimits, QueueId, ResetCause, SeekTo, Source, SourceError, SourceEvent,
+    SourceWaker,
 };
 
 use crate::Error;
 use crate::background::Request;
 use crate::block::Block;
 use crate::error::Kind;
+use crate::groups::in_use;
 use crate::inbox::Inbox;
 use crate::manifest::check_name;
-use crate::retention::in_use;
 use crate::shared::{Core, Shared};
 use crate::state;
 use crate::topic::Topic;
@@ -108,7 +109,7 @@ impl LogSource {
                 return Err(in_use(&group, &topic.name));
             }
         }
-        let inbox = Arc::new(Inbox::new(topic.queues.len()));
+        let inbox = Arc::new(Inbox::new(&group, topic.queues.len()));
         let queue = |queue: &crate::topic::Queue| QueueState {
             id: queue.id,
             reading: Reading::Idle,
@@ -225,15 +226,23 @@ impl LogSource {
     /// Everything that can be said without waiting. True: woken.
     fn step(&mut self, limits: FetchLimits, events: &mut Vec<SourceEvent>) -> bool {
         let before = events.len();
-        let mut grown = Vec::new();
-        let woken = self.inbox.take(&mut grown, events);
+        let letters = self.inbox.take(events);
         self.commits_open -= events.len() - before;
-        for index in grown {
+        for index in letters.grown {
             self.make_ready(index);
         }
         self.look_up(events);
+        for (index, to) in letters.moved {
+            let queue = &mut self.queues[index as usize];
+            if queue.reading != Reading::Released {
+                queue.reading = Reading::Idle;
+                let (queue, cause) = (queue.id, ResetCause::Moved { to });
+                events.push(SourceEvent::Reset { queue, cause });
+                self.drop_block(index);
+            }
+        }
         self.fetch(limits, events);
-        woken
+        letters.woken
     }
 
     fn leave(&mut self) {
@@ -299,13 +308,15 @@ impl Source for LogSource {
         self.commits_open += 1;
         let refusal = if !ours {
             Some("the queue is not assigned".to_owned())
+        } else if self.inbox.is_moving(commit.queue.index()) {
+            Some("the group's offset has been moved meanwhile".to_owned())
         } else if commit.metadata.len() > METADATA_BYTES_MAX {
             Some(format!("{} bytes of metadata are too many", commit.metadata.len()))
         } else {
             None
         };
         if let Some(why) = refusal {
-            let error = SourceError::fatal(format!(
+            let error = SourceError::retryable(format!(
                 "commit {} at {} for group {:?}: {why}",
                 commit.queue, commit.watermark, self.group
             ));
@@ -340,10 +351,9 @@ impl Source for LogSource {
         events: &mut Vec<SourceEvent>,
     ) -> Result<(), SourceError> {
         let deadline = Instant::now() + timeout.min(Duration::from_secs(86_400));
-        let mut ignored = Vec::new();
         loop {
             let before = events.len();
-            self.inbox.take(&mut ignored, events);
+            self.inbox.take(events);
             self.commits_open -= events.len() - before;
             if self.commits_open == 0 || !self.inbox.wait(deadline) {
                 break;

@@ -1,6 +1,7 @@
 //! The one integration binary of the log.
 
 mod basic;
+mod conformance;
 mod crash;
 mod damage;
 mod lifecycle;
