@@ -24,16 +24,21 @@ use crate::native::{Client, Code, Event, Reader, Run, Tag, Tail};
 use crate::signal::Signal;
 
 mod close;
+mod commits;
 mod group;
 mod queues;
 mod requests;
 
+use commits::Pending;
 use group::Revoke;
 use queues::{Phase, Queues};
 use requests::Request;
 
 /// How many events of librdkafka's one round takes in before it looks at messages.
 const EVENTS_PER_ROUND: usize = 1_000;
+
+/// For how long trouble that goes on is not told again: while it lasts, and a little longer.
+const TROUBLE_AGAIN: Duration = Duration::from_secs(2);
 
 /// A consumer group (or a fixed set of partitions) of Kafka's, as a [`Source`].
 ///
@@ -51,7 +56,10 @@ pub struct KafkaSource {
     /// The group went on without us: what we have is somebody else's, until the next assignment.
     expelled: bool,
     /// Commits that were asked for since the last round.
-    commits: Vec<Commit>,
+    commits: Vec<Pending>,
+    /// Commits that a rebalance has refused, to be sent again at that moment.
+    refused: Vec<Pending>,
+    commits_again_at: Option<Instant>,
     /// Queues with a seek that is still to be carried out.
     seeks: Vec<QueueId>,
     /// Queues whose range is to be asked for, after one that did not exist was.
@@ -63,6 +71,7 @@ pub struct KafkaSource {
     /// What happened between rounds, in order.
     told: VecDeque<SourceEvent>,
     trouble: VecDeque<SourceError>,
+    last_trouble: Option<(Code, Instant)>,
     started: bool,
     closed: bool,
     runs: Vec<Run>,
@@ -92,6 +101,8 @@ impl KafkaSource {
             revoke: None,
             expelled: false,
             commits: Vec::new(),
+            refused: Vec::new(),
+            commits_again_at: None,
             seeks: Vec::new(),
             ranges: Vec::new(),
             requests: HashMap::new(),
@@ -99,6 +110,7 @@ impl KafkaSource {
             retry_at: None,
             told: VecDeque::new(),
             trouble: VecDeque::new(),
+            last_trouble: None,
             started: false,
             closed: false,
             runs: Vec::new(),
@@ -140,6 +152,13 @@ impl KafkaSource {
             return;
         }
         self.expelled |= code == Code::POLLED_TOO_LATE;
+        let now = Instant::now();
+        let again = self.last_trouble.replace((code, now));
+        if !fatal && again.is_some_and(|(known, at)| known == code && now - at < TROUBLE_AGAIN) {
+            // librdkafka repeats itself ten times a second while a broker is away.
+            log::debug!("{text}");
+            return;
+        }
         let error = if fatal { SourceError::fatal(text) } else { SourceError::retryable(text) };
         if self.trouble.len() < EVENTS_PER_ROUND {
             self.trouble.push_back(error);
@@ -200,7 +219,7 @@ impl KafkaSource {
     /// The next moment at which time alone makes something due.
     fn next_timer(&self) -> Option<Instant> {
         let revoke = self.revoke.as_ref().map(|revoke| revoke.deadline);
-        [revoke, self.retry_at].into_iter().flatten().min()
+        [revoke, self.retry_at, self.commits_again_at].into_iter().flatten().min()
     }
 }
 
@@ -261,7 +280,7 @@ impl Source for KafkaSource {
     }
 
     fn commit(&mut self, commit: Commit) {
-        self.commits.push(commit);
+        self.ask_commit(commit);
     }
 
     fn look_up_committed(&mut self, queue: QueueId) {

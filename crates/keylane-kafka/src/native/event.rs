@@ -58,6 +58,9 @@ impl Code {
         Self(RDKafkaRespErr::RD_KAFKA_RESP_ERR__PARTITION_EOF as i32);
     pub(crate) const OFFSET_RESET: Self =
         Self(RDKafkaRespErr::RD_KAFKA_RESP_ERR__AUTO_OFFSET_RESET as i32);
+    /// The coordinator takes no commits until the group's members have joined again.
+    pub(crate) const REBALANCING: Self =
+        Self(RDKafkaRespErr::RD_KAFKA_RESP_ERR_REBALANCE_IN_PROGRESS as i32);
     /// We did not poll for longer than `max.poll.interval.ms`: the group goes on without us.
     pub(crate) const POLLED_TOO_LATE: Self =
         Self(RDKafkaRespErr::RD_KAFKA_RESP_ERR__MAX_POLL_EXCEEDED as i32);

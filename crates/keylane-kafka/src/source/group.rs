@@ -68,6 +68,11 @@ impl KafkaSource {
 
     pub(super) fn on_revoke(&mut self, partitions: &[Partition], now: Instant) {
         let taken: Vec<_> = partitions.iter().map(|partition| partition.queue).collect();
+        if self.gone() {
+            self.lose(&taken);
+            self.give_back(&taken);
+            return;
+        }
         let mut waiting = Vec::new();
         for queue in &taken {
             let Some(state) = self.queues.get_mut(*queue) else { continue };
@@ -91,15 +96,18 @@ impl KafkaSource {
         let done = revoke.waiting.is_empty();
         // Committed before it was released: what was asked for goes out before the answer.
         let flushed = self.commits.is_empty();
-        let gone = self.closed || self.expelled || self.client.assignment_lost();
-        let over = now >= revoke.deadline || gone;
+        let over = now >= revoke.deadline || self.gone();
         if !(done && flushed || over) {
             return;
         }
         let Some(revoke) = self.revoke.take() else { return };
         self.lose(&revoke.waiting);
-        self.hold_positions();
         self.give_back(&revoke.taken);
+    }
+
+    /// Whether what the group takes is somebody else's already (or nobody waits for it any more).
+    fn gone(&self) -> bool {
+        self.closed || self.expelled || self.client.assignment_lost()
     }
 
     pub(super) fn on_release(&mut self, queue: QueueId) {
@@ -133,6 +141,7 @@ impl KafkaSource {
     }
 
     fn give_back(&mut self, queues: &[QueueId]) {
+        self.hold_positions();
         if let Err(code) = self.client.unassign(queues) {
             let text = format!("give back {}: {code}", shown(queues));
             self.trouble.push_back(SourceError::retryable(text));

@@ -44,9 +44,11 @@ pub(crate) struct Queue {
     pub(crate) moved_to: Position,
     /// Behind the last message read from librdkafka, or the end that it reported.
     pub(crate) read: Option<Position>,
+    /// The position that was given out last.
+    told: Option<Position>,
     stash: VecDeque<Message>,
     stash_bytes: usize,
-    /// An end or a position is to be told, though there is no message.
+    /// A position is to be told, though there is no message.
     news: bool,
     in_ready: bool,
 }
@@ -92,6 +94,7 @@ impl Queues {
             forwarded: true,
             moved_to: Position::ZERO,
             read: None,
+            told: None,
             stash: VecDeque::new(),
             stash_bytes: 0,
             news: false,
@@ -115,7 +118,7 @@ impl Queues {
         state.push(messages);
         if let Some(end) = end.and_then(Position::from_i64) {
             state.read = state.read.max(Some(end));
-            state.news = true;
+            state.news = state.read != state.told;
         }
         self.note_ready(queue);
     }
@@ -172,7 +175,7 @@ impl Queue {
         self.stash = VecDeque::new();
         self.stash_bytes = 0;
         self.news = false;
-        self.read = None;
+        (self.read, self.told) = (None, None);
     }
 
     fn push(&mut self, messages: Vec<Message>) {
@@ -205,6 +208,7 @@ impl Queue {
         } else {
             messages.last().map(|last| last.offset().next())
         };
+        self.told = position;
         Some(Portion { messages, position: position? })
     }
 
@@ -277,6 +281,9 @@ mod tests {
         assert_eq!(given(&mut queues, ALL), [(vec![0], 7)]);
         queues.read(queue(), Vec::new(), Some(8));
         assert_eq!(given(&mut queues, ALL), [(vec![], 8)]);
+        assert_eq!(given(&mut queues, ALL), []);
+        // An end that brings nothing new is not told.
+        queues.read(queue(), Vec::new(), Some(8));
         assert_eq!(given(&mut queues, ALL), []);
     }
 

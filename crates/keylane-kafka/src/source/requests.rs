@@ -1,13 +1,14 @@
-//! What is asked of the broker and answered later: commits, look-ups, seeks.
+//! What is asked of the broker and answered later: look-ups and seeks (commits: `commits.rs`).
 
 use std::time::{Duration, Instant};
 
 use keylane_source::{
-    Commit, Committed, EndOffset, Position, QueueId, ResetCause, SeekTo, SourceError, SourceEvent,
+    Committed, EndOffset, Position, QueueId, ResetCause, SeekTo, SourceError, SourceEvent,
     Watermark,
 };
 
 use super::KafkaSource;
+use super::commits::Pending;
 use super::queues::{Phase, Tenure};
 use crate::native::{Code, Event, Partition, Tag, Trouble};
 
@@ -25,7 +26,7 @@ const END: i64 = -1;
 /// What an answer belongs to.
 #[derive(Debug)]
 pub(super) enum Request {
-    Commits(Vec<Commit>),
+    Commits(Vec<Pending>),
     /// What the group has committed; `first`: the engine does not know these queues yet.
     Committed {
         asked: Vec<(QueueId, Tenure)>,
@@ -45,14 +46,14 @@ pub(super) enum Request {
 }
 
 impl KafkaSource {
-    fn note(&mut self, request: Request) -> Tag {
+    pub(super) fn note(&mut self, request: Request) -> Tag {
         self.last_tag += 1;
         self.requests.insert(self.last_tag, request);
         self.last_tag
     }
 
     pub(super) fn send_requests(&mut self, now: Instant) {
-        self.send_commits();
+        self.send_commits(now);
         if self.retry_at.is_some_and(|at| now < at) {
             return;
         }
@@ -63,22 +64,6 @@ impl KafkaSource {
             let tenure = state.tenure;
             let request = Request::Range { queue, tenure, asked, begin: None };
             self.ask_offsets(request, vec![(queue, BEGIN)]);
-        }
-    }
-
-    /// All commits of a round are one request.
-    fn send_commits(&mut self) {
-        if self.commits.is_empty() {
-            return;
-        }
-        let commits = std::mem::take(&mut self.commits);
-        let offsets: Vec<_> = commits
-            .iter()
-            .map(|commit| (commit.queue, commit.watermark.to_i64(), commit.metadata.clone()))
-            .collect();
-        let tag = self.note(Request::Commits(commits));
-        if let Err(code) = self.client.commit(offsets.into_iter(), tag) {
-            self.on_stored(tag, Err(code), &[]);
         }
     }
 
@@ -182,30 +167,16 @@ impl KafkaSource {
         }
     }
 
-    pub(super) fn serve_replies(&mut self, _now: Instant) {
+    pub(super) fn serve_replies(&mut self, now: Instant) {
         while let Some(event) = self.client.replies.next() {
             match event {
                 Event::Stored { tag, result, partitions } => {
-                    self.on_stored(tag, result, &partitions);
+                    self.on_stored(tag, result, &partitions, now);
                 }
                 Event::Committed { tag, result } => self.on_committed(tag, &result),
                 Event::Offsets { tag, result } => self.on_offsets(tag, &result),
                 _ => {}
             }
-        }
-    }
-
-    fn on_stored(&mut self, tag: Tag, whole: Result<(), Code>, partitions: &[Partition]) {
-        let Some(Request::Commits(commits)) = self.requests.remove(&tag) else { return };
-        for commit in commits {
-            let one = partitions.iter().find(|partition| partition.queue == commit.queue);
-            let result = one.map_or(whole, |one| whole.and(one.accepted())).map_err(|code| {
-                SourceError::retryable(format!(
-                    "commit {} at {} for group {}: {code}",
-                    commit.queue, commit.watermark, self.options.group
-                ))
-            });
-            self.told.push_back(SourceEvent::CommitResult { commit, result });
         }
     }
 
@@ -324,29 +295,6 @@ impl KafkaSource {
         let text = format!("fetch {queue} at {}: {}", trouble.offset, trouble.text);
         let error = SourceError::retryable(text);
         self.told.push_back(SourceEvent::QueueError { queue, error });
-    }
-
-    /// Commits that will not be answered any more are answered so.
-    pub(super) fn fail_commits(&mut self) {
-        let mut open = std::mem::take(&mut self.commits);
-        for request in std::mem::take(&mut self.requests).into_values() {
-            if let Request::Commits(commits) = request {
-                open.extend(commits);
-            }
-        }
-        for commit in open {
-            let text = format!(
-                "commit {} at {} for group {}: no answer before the source was closed",
-                commit.queue, commit.watermark, self.options.group
-            );
-            let result = Err(SourceError::retryable(text));
-            self.told.push_back(SourceEvent::CommitResult { commit, result });
-        }
-    }
-
-    pub(super) fn commits_under_way(&self) -> bool {
-        let commits = |request: &Request| matches!(request, Request::Commits(_));
-        !self.commits.is_empty() || self.requests.values().any(commits)
     }
 }
 

@@ -6,8 +6,10 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 #![expect(clippy::print_stdout, reason = "a test that is skipped says so")]
 
+mod broker_restart;
 mod cluster;
 mod commit;
+mod conformance;
 mod dead_letters;
 mod fetch;
 mod groups;

@@ -121,7 +121,10 @@ impl Member {
                 }
             }
             SourceEvent::Lost { queue } => {
-                assert!(self.owned.remove(&queue).is_some(), "{queue} lost and not owned");
+                // Released as an answer to a `Revoking` of the same poll, it may be lost behind it.
+                let released = self.releases && self.revoking.contains(&queue);
+                let owned = self.owned.remove(&queue).is_some();
+                assert!(owned || released, "{queue} lost and not owned");
                 self.lost.push(queue);
             }
             SourceEvent::Reset { queue, cause } => self.resets.push((queue, cause)),

@@ -4,6 +4,7 @@
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -20,24 +21,31 @@ use crate::fetch::COOPERATIVE;
 use crate::member::{Member, both_until, commit, position};
 
 const LONG: Duration = Duration::from_secs(20);
+/// Tells topics apart that are made in one moment.
+static TOPICS: AtomicU32 = AtomicU32::new(0);
 const RANGE: (&str, &str) = ("partition.assignment.strategy", "range");
 
 /// A broker, and a topic of this test's own.
-struct Broker {
-    servers: String,
-    topic: String,
+pub(crate) struct Broker {
+    pub(crate) servers: String,
+    pub(crate) topic: String,
     admin: AdminClient<DefaultClientContext>,
 }
 
 impl Broker {
     /// None, and a line that says so, where no broker is named.
-    fn with_topic(test: &str, partitions: i32, settings: &[(&str, &str)]) -> Option<Self> {
+    pub(crate) fn with_topic(
+        test: &str,
+        partitions: i32,
+        settings: &[(&str, &str)],
+    ) -> Option<Self> {
         let Ok(servers) = std::env::var("KEYLANE_KAFKA") else {
             println!("skipped: {test} needs a broker, KEYLANE_KAFKA=host:port");
             return None;
         };
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros();
-        let topic = format!("{test}-{now}");
+        let nth = TOPICS.fetch_add(1, Ordering::Relaxed);
+        let topic = format!("{test}-{now}-{nth}");
         let admin = ClientConfig::new().set("bootstrap.servers", &servers).create().unwrap();
         let broker = Self { servers, topic, admin };
         let new = NewTopic::new(&broker.topic, partitions, TopicReplication::Fixed(1));
@@ -48,7 +56,7 @@ impl Broker {
     }
 
     /// A source of the test's topic, in a group of the same name.
-    fn source(&self) -> KafkaSourceBuilder {
+    pub(crate) fn source(&self) -> KafkaSourceBuilder {
         KafkaSource::builder(&self.servers, &self.topic)
             .subscribe([&self.topic])
             .set("session.timeout.ms", "3000")
@@ -60,8 +68,37 @@ impl Broker {
         QueueId::new(&self.topic, index)
     }
 
-    fn producer(&self) -> KafkaProducer {
+    pub(crate) fn producer(&self) -> KafkaProducer {
         KafkaProducer::builder(&self.servers).build().unwrap()
+    }
+
+    /// Removes every message below this offset.
+    pub(crate) fn delete_before(&self, partition: u32, offset: i64) {
+        let mut before = TopicPartitionList::new();
+        let index = i32::try_from(partition).unwrap();
+        before.add_partition_offset(&self.topic, index, Offset::Offset(offset)).unwrap();
+        block_on(self.admin.delete_records(&before, &AdminOptions::new())).unwrap();
+    }
+
+    /// Writes a message in a transaction that is aborted: two offsets without a message.
+    pub(crate) fn abort_one(&self, partition: u32) {
+        let producer = self.transactional();
+        producer.begin_transaction().unwrap();
+        let index = i32::try_from(partition).unwrap();
+        let record = BaseRecord::<(), _>::to(&self.topic).partition(index).payload("aborted");
+        producer.send(record).unwrap();
+        producer.flush(LONG).unwrap();
+        producer.abort_transaction(LONG).unwrap();
+    }
+
+    fn transactional(&self) -> BaseProducer {
+        let producer: BaseProducer = ClientConfig::new()
+            .set("bootstrap.servers", &self.servers)
+            .set("transactional.id", &self.topic)
+            .create()
+            .unwrap();
+        producer.init_transactions(LONG).unwrap();
+        producer
     }
 
     fn fill(&self, partition: u32, payloads: std::ops::Range<u64>) {
@@ -96,12 +133,7 @@ fn block_on<F: Future>(future: F) -> F::Output {
 #[test]
 fn aborted_messages_are_left_out_and_markers_never_pin_the_commit() {
     let Some(broker) = Broker::with_topic("transactions", 1, &[]) else { return };
-    let producer: BaseProducer = ClientConfig::new()
-        .set("bootstrap.servers", &broker.servers)
-        .set("transactional.id", &broker.topic)
-        .create()
-        .unwrap();
-    producer.init_transactions(LONG).unwrap();
+    let producer = broker.transactional();
     for (first, commits) in [(0, true), (5, false), (10, true), (15, false)] {
         producer.begin_transaction().unwrap();
         for n in first..first + 5 {
@@ -232,9 +264,7 @@ fn messages_deleted_by_retention_are_a_reset() {
     for settings in [RANGE, COOPERATIVE] {
         let Some(broker) = Broker::with_topic("retention", 2, &[]) else { return };
         broker.fill(0, 0..10);
-        let mut before = TopicPartitionList::new();
-        before.add_partition_offset(&broker.topic, 0, Offset::Offset(6)).unwrap();
-        block_on(broker.admin.delete_records(&before, &AdminOptions::new())).unwrap();
+        broker.delete_before(0, 6);
         let queue = broker.queue(0);
         let mut member = Member::new(broker.source().set(settings.0, settings.1));
         member.starts = false;
