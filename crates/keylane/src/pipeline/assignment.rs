@@ -160,6 +160,7 @@ impl Coordinator {
     /// The group takes the queue away.
     pub(super) fn revoking(&mut self, source: &mut dyn Source, id: QueueId, now: Instant) {
         let Some(slot) = self.slot(id) else {
+            self.forget(id);
             return source.release(id); // A queue that failed, or that was never begun.
         };
         if matches!(self.queues[slot].stage, Stage::Closing(_)) {
@@ -176,11 +177,18 @@ impl Coordinator {
 
     /// The queue is gone; somebody else may have it.
     pub(super) fn lost(&mut self, id: QueueId) {
-        let Some(slot) = self.slot(id) else { return };
+        let Some(slot) = self.slot(id) else { return self.forget(id) };
         self.end_epoch(slot, Phase::Fenced);
         let unfinished = self.queues[slot].reading.as_ref().map_or(0, Reading::unfinished);
         self.gone(slot);
         self.shared.report(&Event::Lost { queue: id, unfinished });
+    }
+
+    /// A queue that ended with an error is not ours any more, nor is its trouble.
+    fn forget(&mut self, id: QueueId) {
+        if let Some(&slot) = self.slots.get(&id) {
+            self.queues[slot].stage = Stage::Gone;
+        }
     }
 
     fn gone(&mut self, slot: usize) {
@@ -202,7 +210,7 @@ impl Coordinator {
             return; // Closing: its end is near. Otherwise it has not begun.
         }
         self.shared.report(&Event::Reset { queue: id, cause: cause.clone() });
-        self.end_epoch(slot, Phase::Fenced);
+        let busy = self.end_epoch(slot, Phase::Fenced);
         match cause {
             ResetCause::OutOfRange { asked, begin, end } => match self.config.out_of_range {
                 OutOfRange::Earliest => self.begin(source, slot, SeekTo::Position(begin), None),
@@ -211,7 +219,7 @@ impl Coordinator {
                     let error = SourceError::fatal(format!(
                         "{id}: position {asked} is out of range, the broker has {begin} to {end}"
                     ));
-                    self.fail_queue(source, slot, error);
+                    self.fail_queue(source, slot, error, &busy);
                 }
             },
             ResetCause::Moved { to } => {
@@ -240,14 +248,26 @@ impl Coordinator {
         if error.is_retryable() {
             return self.shared.report(&Event::QueueTrouble { queue: id, error });
         }
-        self.end_epoch(slot, Phase::Fenced);
-        self.fail_queue(source, slot, error);
+        let busy = self.end_epoch(slot, Phase::Fenced);
+        self.fail_queue(source, slot, error, &busy);
     }
 
-    fn fail_queue(&mut self, source: &mut dyn Source, slot: usize, error: SourceError) {
+    /// `busy`: the shards in which something of the queue is still running.
+    fn fail_queue(
+        &mut self,
+        source: &mut dyn Source,
+        slot: usize,
+        error: SourceError,
+        busy: &[usize],
+    ) {
         let queue = &mut self.queues[slot];
         let id = queue.id;
         (queue.stage, queue.reading) = (Stage::Failed(error.clone()), None);
+        // Somebody else may do better. Where something is still under way, the lock expires.
+        let free = queue.lock.take().is_some() && busy.is_empty();
+        if let Some(locks) = source.locks().filter(|_| free && !queue.committer.is_under_way()) {
+            locks.release(&[id]);
+        }
         self.undivided = true;
         source.pause(id);
         self.shared.report(&Event::QueueFailed { queue: id, error });
@@ -264,8 +284,12 @@ impl Coordinator {
         let Some(slot) = self.slot(id) else { return };
         let queue = &mut self.queues[slot];
         let locking = matches!(queue.stage, Stage::Locking { .. });
-        if let (LockReply::Held, Some(lock)) = (&reply, &mut queue.lock) {
-            lock.held();
+        match (&reply, &mut queue.lock) {
+            (LockReply::Held, Some(lock)) => lock.held(),
+            // As long as it is not held, being asked for is all that there is to it.
+            (_, lock) if locking => *lock = None,
+            (_, Some(lock)) => lock.not_granted(),
+            (_, None) => {}
         }
         match reply {
             LockReply::Held if locking => {
@@ -288,12 +312,12 @@ impl Coordinator {
                 }
                 self.shared.report(&Event::LockRefused { queue: id, error: Some(error) });
             }
-            LockReply::Refused | LockReply::Lost => self.lock_lost(slot, now),
+            LockReply::Refused | LockReply::Lost => self.lock_lost(source, slot, now),
             other => log::warn!(target: "keylane", "{id}: unknown lock reply {other:?}"),
         }
     }
 
-    fn lock_lost(&mut self, slot: usize, now: Instant) {
+    fn lock_lost(&mut self, source: &mut dyn Source, slot: usize, now: Instant) {
         self.end_epoch(slot, Phase::Fenced);
         let queue = &mut self.queues[slot];
         (queue.reading, queue.lock) = (None, None);
@@ -302,6 +326,8 @@ impl Coordinator {
         if matches!(self.queues[slot].stage, Stage::Closing(_)) {
             return; // Its end is under way, and has nothing left to commit.
         }
+        // What came now would be thrown away.
+        source.pause(id);
         self.set_stage(slot, Stage::Locking { again_at: Some(now) });
     }
 
@@ -315,7 +341,7 @@ impl Coordinator {
         let mut acquire = Vec::new();
         for slot in std::mem::take(&mut self.unsettled) {
             self.queues[slot].unsettled = false;
-            self.look_after_lock(slot, &mut acquire, now);
+            self.look_after_lock(source, slot, &mut acquire, now);
             match &mut self.queues[slot].stage {
                 Stage::Locking { again_at } if again_at.is_some_and(|at| at <= now) => {
                     *again_at = None;
@@ -343,16 +369,20 @@ impl Coordinator {
         self.stopping.is_some() || self.unsettled.iter().any(closing)
     }
 
-    fn look_after_lock(&mut self, slot: usize, acquire: &mut Vec<usize>, now: Instant) {
+    fn look_after_lock(
+        &mut self,
+        source: &mut dyn Source,
+        slot: usize,
+        acquire: &mut Vec<usize>,
+        now: Instant,
+    ) {
         let queue = &mut self.queues[slot];
         let Some(lock) = queue.lock else { return };
         let expired = queue.reading.as_ref().is_some_and(|r| r.tenure.phase() == Phase::Expired);
         if lock.until.is_some_and(|until| now >= until) || expired {
-            return self.lock_lost(slot, now);
+            return self.lock_lost(source, slot, now);
         }
-        // A queue at its end renews as long as it may still wait, and not when its bound has passed.
-        let renews = !matches!(&queue.stage, Stage::Closing(closing) if closing.timed_out);
-        if lock.until.is_some() && now >= lock.renew_at && renews {
+        if now >= lock.renew_at && queue.renews_lock() {
             acquire.push(slot);
         }
     }
@@ -395,10 +425,12 @@ impl Coordinator {
         if !stored && now < closing.until {
             return;
         }
-        let (id, timed_out, locked) = (queue.id, closing.timed_out, queue.lock.is_some());
+        // A call or a commit under way could still reach into the next owner's time.
+        let free = !closing.timed_out && !queue.committer.is_under_way();
+        let (id, locked) = (queue.id, queue.lock.is_some());
         let unfinished = queue.reading.as_ref().map_or(0, Reading::unfinished);
         self.gone(slot);
-        if let Some(locks) = source.locks().filter(|_| locked && !timed_out) {
+        if let Some(locks) = source.locks().filter(|_| locked && free) {
             locks.release(&[id]);
         }
         source.release(id);
@@ -430,7 +462,6 @@ impl Queue {
             }
             Stage::Reading | Stage::Failed(_) | Stage::Gone => None,
         };
-        let lock = self.lock.and_then(|lock| Some(lock.until?.min(lock.renew_at)));
-        stage.into_iter().chain(lock).min()
+        stage.into_iter().chain(self.lock_due()).min()
     }
 }

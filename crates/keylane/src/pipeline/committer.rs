@@ -101,6 +101,11 @@ impl Committer {
         (now.saturating_duration_since(*sent_at) >= ANSWER_TIMEOUT).then(|| commit.clone())
     }
 
+    /// Whether a commit was sent that is not answered: it may be stored at any moment.
+    pub(crate) fn is_under_way(&self) -> bool {
+        self.under_way.is_some()
+    }
+
     /// Forgets the commit under way and the back-off: the last chance has come.
     pub(crate) fn hurry(&mut self) {
         (self.under_way, self.again_at) = (None, None);

@@ -62,7 +62,8 @@ pub(crate) struct Closing {
 /// The queue's lock. It is trusted for a lease from the moment at which it was asked for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Lock {
-    asked_at: Instant,
+    /// When the oldest request was made that is not answered: an answer may be that one's.
+    asked_at: Option<Instant>,
     lease: Duration,
     /// `None` until the broker has granted it.
     pub(crate) until: Option<Instant>,
@@ -74,13 +75,26 @@ impl Lock {
     /// Notes that the lock is asked for, or asked for again.
     pub(crate) fn ask(lock: &mut Option<Self>, lease: Duration, now: Instant) {
         let until = lock.as_ref().and_then(|lock| lock.until);
-        *lock = Some(Self { asked_at: now, lease, until, renew_at: now + lease / 6 });
+        let asked_at = lock.as_ref().and_then(|lock| lock.asked_at).or(Some(now));
+        *lock = Some(Self { asked_at, lease, until, renew_at: now + lease / 6 });
     }
 
-    /// The broker has granted what was asked for last.
+    /// The broker has granted what was asked for.
     pub(crate) fn held(&mut self) {
-        self.until = Some(self.asked_at + self.lease);
-        self.renew_at = self.asked_at + self.lease * 2 / 3;
+        if let Some(asked_at) = self.asked_at.take() {
+            self.until = Some(asked_at + self.lease);
+            self.renew_at = asked_at + self.lease * 2 / 3;
+        }
+    }
+
+    /// The broker has answered, but not with a grant.
+    pub(crate) fn not_granted(&mut self) {
+        self.asked_at = None;
+    }
+
+    /// When it has to be asked for again, or ends.
+    fn next_due(&self) -> Instant {
+        self.until.map_or(self.renew_at, |until| until.min(self.renew_at))
     }
 }
 
@@ -123,6 +137,17 @@ impl Queue {
         !matches!(self.stage, Stage::Gone | Stage::Failed(_))
     }
 
+    /// Whether its lock is asked for again: a queue at its end needs it as long as it waits for
+    /// calls, and not once its bound has passed.
+    pub(crate) fn renews_lock(&self) -> bool {
+        !matches!(&self.stage, Stage::Closing(closing) if closing.timed_out)
+    }
+
+    /// When the lock has to be looked at.
+    pub(crate) fn lock_due(&self) -> Option<Instant> {
+        self.lock.filter(|_| self.renews_lock()).map(|lock| lock.next_due())
+    }
+
     /// Everything below is finished; `None` as long as nothing is known.
     pub(crate) fn watermark(&mut self) -> Option<Watermark> {
         Some(self.reading.as_mut()?.tracker.as_mut()?.watermark())
@@ -150,5 +175,34 @@ impl Reading {
     /// Messages pulled and not finished, those in the stash among them.
     pub(crate) fn unfinished(&self) -> u64 {
         self.tracker.as_ref().map_or(0, Tracker::unfinished) + self.stash.len() as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_grant_counts_from_the_oldest_request_that_it_may_answer() {
+        let (lease, start) = (Duration::from_secs(30), crate::time::Clock.now());
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut lock = None;
+        Lock::ask(&mut lock, lease, at(0));
+        lock.as_mut().unwrap().held();
+        assert_eq!(lock.and_then(|lock| lock.until), Some(at(30)));
+
+        Lock::ask(&mut lock, lease, at(20));
+        Lock::ask(&mut lock, lease, at(25));
+        // Perhaps the broker has seen only the first of the two.
+        lock.as_mut().unwrap().held();
+        assert_eq!(lock.and_then(|lock| lock.until), Some(at(50)));
+        lock.as_mut().unwrap().held();
+        assert_eq!(lock.and_then(|lock| lock.until), Some(at(50)));
+
+        Lock::ask(&mut lock, lease, at(40));
+        lock.as_mut().unwrap().not_granted();
+        Lock::ask(&mut lock, lease, at(45));
+        lock.as_mut().unwrap().held();
+        assert_eq!(lock.and_then(|lock| lock.until), Some(at(75)));
     }
 }

@@ -127,11 +127,11 @@ impl Coordinator {
             }
         }
         if let Some(locks) = source.locks() {
-            // A queue with a call still running keeps its lock until it expires.
+            // A queue with a call or a commit under way keeps its lock until it expires.
             let free: Vec<_> = self
                 .queues
                 .iter()
-                .filter(|queue| queue.lock.is_some())
+                .filter(|queue| queue.lock.is_some() && !queue.committer.is_under_way())
                 .filter(|queue| abandoned.iter().all(|left| left.queue != queue.id))
                 .map(|queue| queue.id)
                 .collect();
