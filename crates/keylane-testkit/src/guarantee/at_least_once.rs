@@ -17,7 +17,7 @@ use keylane_source::{Message, Position, QueueId, ResetCause};
 use roaring::RoaringTreemap;
 
 use super::event::{CommitStep, Delivered, Event, Found, Settled};
-use super::tenure::{PerQueue, Tenured, follow};
+use super::tenure::{PerQueue, follow, in_order};
 use super::violation::{Findings, KEPT_IN_WORDS, Violation};
 use super::{Guarantee, Moment};
 
@@ -95,11 +95,11 @@ impl Guarantee for AtLeastOnce {
 
     fn verify(&self, moment: Moment) -> Findings {
         let mut findings = self.findings.clone();
-        for (queue, Tenured { state, .. }) in &self.queues {
+        for (queue, state) in in_order(&self.queues) {
             let lost = state.lost(moment);
             let room = KEPT_IN_WORDS.saturating_sub(findings.violations.len());
             let worded = lost.iter().take(room);
-            worded.for_each(|offset| findings.add(|| state.loss(*queue, offset)));
+            worded.for_each(|offset| findings.add(|| state.loss(queue, offset)));
             findings.count += lost.len() - lost.len().min(room as u64);
         }
         findings

@@ -7,7 +7,7 @@
 use keylane_source::{Position, QueueId, ResetCause, Watermark};
 
 use super::event::{CommitStep, Event, Found};
-use super::tenure::{PerQueue, follow};
+use super::tenure::{PerQueue, follow, in_order};
 use super::violation::{Findings, Violation};
 use super::{Guarantee, Moment};
 
@@ -63,8 +63,9 @@ impl Guarantee for Progress {
     fn verify(&self, moment: Moment) -> Findings {
         let mut findings = Findings::new(NAME);
         if moment == Moment::Drained {
-            for (queue, known) in self.queues.iter().filter(|(_, known)| !known.state.is_done()) {
-                findings.add(|| known.state.violation(*queue));
+            let behind = |(_, state): &(QueueId, &State)| !state.is_done();
+            for (queue, state) in in_order(&self.queues).into_iter().filter(behind) {
+                findings.add(|| state.violation(queue));
             }
         }
         findings

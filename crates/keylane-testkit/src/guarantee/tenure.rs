@@ -10,6 +10,13 @@ use super::event::{Epoch, Event, MemberId};
 /// State per queue, with the epoch in which it stands.
 pub(super) type PerQueue<T> = HashMap<QueueId, Tenured<T>, RandomState>;
 
+/// The queues in order, so that what is said about them is the same in every run.
+pub(super) fn in_order<T>(queues: &PerQueue<T>) -> Vec<(QueueId, &T)> {
+    let mut all: Vec<_> = queues.iter().map(|(queue, known)| (*queue, &known.state)).collect();
+    all.sort_unstable_by_key(|(queue, _)| *queue);
+    all
+}
+
 /// A queue's state, and its epoch.
 #[derive(Debug, Default)]
 pub(super) struct Tenured<T> {
