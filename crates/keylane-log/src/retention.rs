@@ -89,6 +89,7 @@ pub(crate) fn delete_topic(core: &Core, name: &str) -> Result<(), Error> {
     let doing = || format!("delete topic {name:?}");
     let mut manifest = core.manifest.lock();
     let topic = core.topic(name)?;
+    core.check_running()?;
     {
         let live = core.live.lock();
         if let Some((_, group)) = live.iter().find(|(number, _)| *number == topic.number) {
@@ -99,7 +100,6 @@ pub(crate) fn delete_topic(core: &Core, name: &str) -> Result<(), Error> {
     }
     let mut delete = || {
         let append = topic.append.lock();
-        core.check_running()?;
         let queues = u32::try_from(topic.queues.len()).unwrap_or(u32::MAX);
         let entry = Registered { live: false, queues, name: name.into() };
         let mut write = core.store.write();

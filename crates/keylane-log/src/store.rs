@@ -267,3 +267,6 @@ fn is_refusal(error: &fjall::Error) -> bool {
     use ErrorKind::{InvalidData, InvalidInput, NotFound, UnexpectedEof};
     !matches!(io.kind(), NotFound | UnexpectedEof | InvalidData | InvalidInput)
 }
+
+#[cfg(test)]
+mod tests;

@@ -187,6 +187,7 @@ impl Acknowledged {
 }
 
 /// From the environment, to have a run again, or another one each time. Printed.
+#[expect(clippy::print_stdout, reason = "shown where a test fails")]
 fn seed() -> u64 {
     let given = std::env::var("KEYLANE_SEED").ok().and_then(|seed| seed.parse().ok());
     let seed = given.unwrap_or_else(|| u64::from(std::process::id()));

@@ -112,8 +112,10 @@ fn flip(path: &Path, at: u64, bits: u8) {
     file.write_all(&[bytes[usize::try_from(at).unwrap()] ^ bits]).unwrap();
 }
 
+type Act = Box<dyn Fn(&Path)>;
+
 /// Every change of a file that is tried, by name.
-type Change = (String, Box<dyn Fn(&Path)>);
+type Change = (String, Act);
 
 fn changes(bytes: &[u8], flips: u64) -> Vec<Change> {
     let (length, used) = (bytes.len() as u64, used(bytes) as u64);
@@ -198,7 +200,7 @@ fn whole_parts_that_are_missing_are_named() {
     };
     let remove =
         |name: &'static str| move |folder: &Path| fs::remove_dir_all(folder.join(name)).unwrap();
-    let cases: [(Box<dyn Fn(&Path)>, &str); 6] = [
+    let cases: [(Act, &str); 6] = [
         (Box::new(journals), "has lost everything"),
         (Box::new(remove("store")), "the folder store or marks is missing"),
         (Box::new(remove("marks")), "the folder store or marks is missing"),

@@ -1,9 +1,12 @@
 //! What is removed, what is kept, and what a group is told that comes too late.
+#![expect(clippy::unwrap_used, reason = "this is part of the tests")]
 
 use keylane_log::{Log, LogSource, Options, Record, Retention};
-use keylane_source::{FetchLimits, QueueId, ResetCause, SeekTo, Source, SourceEvent};
+use keylane_source::{
+    Commit, CommitTag, FetchLimits, QueueId, ResetCause, SeekTo, Source, SourceEvent, Watermark,
+};
 
-use crate::support::{LIMITS, assigned, at, commit, poll_for};
+use crate::support::{LIMITS, PATIENCE, assigned, at, commit, poll_for};
 
 fn queue(index: u32) -> QueueId {
     QueueId::new("t", index)
@@ -148,4 +151,56 @@ fn groups_and_their_lag_are_shown() {
     assert_eq!(queues, [(queue(0), Some(40), "note", 60), (queue(1), None, "", 100)]);
     assert!(groups[1].queues.iter().all(|q| q.committed.is_none() && q.lag == 100));
     assert!(log.groups("u").unwrap_err().is_not_found());
+}
+
+#[test]
+fn an_operator_moves_an_offset_and_what_is_on_its_way_does_not_undo_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = Log::open(folder.path()).unwrap();
+    fill(&log);
+    assert!(log.move_offset("g", queue(0), at(5)).unwrap_err().is_not_found());
+    let mut source = consumer(&log, "g");
+    for (queue, to, sentence) in [
+        (queue(0), at(101), "it goes from 0 to 100"),
+        (queue(2), at(0), "queue 2 of topic \"t\", which has queues 0 to 1"),
+        (QueueId::on_broker("t", "b", 0), at(0), "there is no such queue"),
+    ] {
+        let error = log.move_offset("g", queue, to).unwrap_err();
+        assert!(error.is_invalid() && error.to_string().ends_with(sentence), "{error}");
+    }
+    commit(&mut source, queue(0), 50, "").unwrap();
+    source.seek(queue(0), SeekTo::Earliest);
+    log.move_offset("g", queue(0), at(20)).unwrap();
+    // The consumer does not know yet. A commit of the other queue goes through.
+    let (first, second) = (Watermark::new(60).unwrap(), Watermark::new(7).unwrap());
+    for (queue, watermark) in [(queue(0), first), (queue(1), second)] {
+        let tag = CommitTag(watermark.get());
+        source.commit(Commit { queue, watermark, metadata: String::new(), tag });
+    }
+    let (mut results, mut moved) = (Vec::new(), Vec::new());
+    while results.len() < 2 || moved.is_empty() {
+        let mut events = Vec::new();
+        source.poll(LIMITS, PATIENCE, &mut events).unwrap();
+        for event in events {
+            match event {
+                SourceEvent::CommitResult { commit, result } => {
+                    results.push((commit.tag.0, result.is_ok()));
+                }
+                SourceEvent::Reset { cause: ResetCause::Moved { to }, .. } => moved.push(to),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    results.sort();
+    assert_eq!((results, moved), (vec![(7, true), (60, false)], vec![at(20)]));
+    let committed = |log: &Log| {
+        let groups = log.groups("t").unwrap();
+        groups[0].queues.iter().map(|q| q.committed.map(|w| w.get())).collect::<Vec<_>>()
+    };
+    assert_eq!(committed(&log), [Some(20), Some(7)]);
+    commit(&mut source, queue(0), 30, "").unwrap();
+    drop(source);
+    // Without a consumer too.
+    log.move_offset("g", queue(0), at(0)).unwrap();
+    assert_eq!(committed(&log), [Some(0), Some(7)]);
 }

@@ -1,4 +1,5 @@
 //! The rules of `Source`, one by one.
+#![expect(clippy::unwrap_used, reason = "this is part of the tests")]
 
 use std::time::{Duration, Instant};
 
