@@ -325,10 +325,16 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// A property that the protocol cannot carry; the broker refuses, cannot be reached or does not
-    /// answer. After a timeout the message may have been stored all the same.
+    /// An empty body, which brokers take in a batch only, or a property that the protocol cannot
+    /// carry; the broker refuses, cannot be reached or does not answer. After a timeout the message
+    /// may have been stored all the same.
     pub fn send(&self, queue: QueueId, message: &Outgoing) -> Result<Sent, Error> {
         check(queue, std::slice::from_ref(message))?;
+        if message.body().is_empty() {
+            let error =
+                format!("send to {queue}: an empty body, which brokers take in a batch only");
+            return Err(Error::configuration(error));
+        }
         let index = Some(queue.index());
         let request = request::send(PRODUCER_GROUP, queue.topic(), index, message, None, now_ms());
         Ok(stored(queue, self.at_queue(queue, request, reply::sent)?))

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use bytes::Bytes;
 use keylane_source::{Ack, DeadLetter, DeadLetterSink, QueueId};
 
 use crate::client::{Client, now_ms};
@@ -17,7 +18,9 @@ use crate::{Error, Outgoing};
 
 /// Why a message was given up, as a property of the dead letter.
 const REASON: &str = "keylane.reason";
-/// Of which no more than this is kept: brokers limit all properties together to 32 KiB.
+/// Set where the message had no body.
+const EMPTY_BODY: &str = "keylane.empty_body";
+/// Of the reason no more than this is kept: brokers limit all properties together to 32 KiB.
 const REASON_MAX: usize = 1024;
 
 /// Stores dead letters in the group's dead-letter topic, `%DLQ%group`.
@@ -27,7 +30,8 @@ const REASON_MAX: usize = 1024;
 /// the broker that the message came from, or on another one of the topic if that fails. All
 /// properties are kept; `RETRY_TOPIC` and `DLQ_ORIGIN_TOPIC` name the topic, `ORIGIN_MESSAGE_ID`
 /// and `DLQ_ORIGIN_MESSAGE_ID` the message, `keylane.reason` says why. A letter is acknowledged
-/// once a broker has said that it is stored.
+/// once a broker has said that it is stored. Brokers take no empty body here: such a letter has a
+/// body of one zero byte, and the property `keylane.empty_body`.
 ///
 /// ```no_run
 /// use keylane_rocketmq::RocketMqDeadLetters;
@@ -105,7 +109,8 @@ impl DeadLetterSink for RocketMqDeadLetters {
 fn outgoing(letter: &DeadLetter) -> Outgoing {
     let message = &letter.message;
     let payload = message.payload_bytes().cloned().unwrap_or_default();
-    let mut dead = Outgoing::new(payload);
+    let is_empty = payload.is_empty();
+    let mut dead = Outgoing::new(if is_empty { Bytes::from_static(b"\0") } else { payload });
     // What would delay the letter, or be taken for the broker's own bookkeeping, stays behind.
     let dropped =
         [DELAY, TRANSACTION_PREPARED, RECONSUME_TIME, MAX_RECONSUME_TIMES, MESSAGE_ID, FLAG];
@@ -122,7 +127,8 @@ fn outgoing(letter: &DeadLetter) -> Outgoing {
     let id = id.unwrap_or_default();
     let reason: String = letter.reason.to_string().chars().filter(|c| !c.is_control()).collect();
     let reason = &reason[..reason.floor_char_boundary(REASON_MAX)];
-    dead.property(RETRY_TOPIC, &topic)
+    dead.property(EMPTY_BODY, if is_empty { "true" } else { "" })
+        .property(RETRY_TOPIC, &topic)
         .property(ORIGIN_ID, &id)
         .property(DLQ_ORIGIN_TOPIC, &topic)
         .property(DLQ_ORIGIN_ID, &id)

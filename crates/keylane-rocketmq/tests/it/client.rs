@@ -43,23 +43,33 @@ fn what_cannot_be_sent_is_not() {
     let error = client.send(queue("a", 0), &bad).unwrap_err();
     assert!(error.is_configuration());
     assert!(error.to_string().starts_with("send to t@a/0: the property \"na\\u{1}me\" contains"));
+    let error = client.send(queue("a", 0), &Outgoing::new("")).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "send to t@a/0: an empty body, which brokers take in a batch only"
+    );
+    assert!(error.is_configuration());
     assert!(client.send_batch(queue("a", 0), &[]).unwrap_err().is_configuration());
     assert_eq!(cluster.count("a", 310), 0);
     assert!(client.send(queue("x", 0), &Outgoing::new("x")).unwrap_err().is_unreachable());
 }
 
-fn letter() -> DeadLetter {
+fn letter(payload: &'static str) -> DeadLetter {
     let headers: Headers =
         [("KEYS", Some("account-9")), ("UNIQ_KEY", Some("U"))].into_iter().collect();
     let message = Message::new(queue("a", 0), Offset::new(4).unwrap())
-        .with_payload("withdraw 5")
+        .with_payload(payload)
         .with_headers(headers);
     DeadLetter::new(message, 4, DeadLetterReason::AttemptsExhausted("no such account".into()))
 }
 
 fn store(sink: &mut RocketMqDeadLetters) -> Result<(), SourceError> {
+    store_letter(sink, letter("withdraw 5"))
+}
+
+fn store_letter(sink: &mut RocketMqDeadLetters, letter: DeadLetter) -> Result<(), SourceError> {
     let (sender, receiver) = mpsc::channel();
-    sink.send(letter(), Ack::new(move |result| sender.send(result).unwrap()));
+    sink.send(letter, Ack::new(move |result| sender.send(result).unwrap()));
     receiver.recv().unwrap()
 }
 
@@ -110,4 +120,15 @@ fn a_dead_letter_is_acknowledged_only_when_it_is_stored() {
     cluster.fault("a", 310, 1, What::Refuse(14));
     store(&mut sink).unwrap();
     assert_eq!((dead_letters(&cluster, "a"), dead_letters(&cluster, "b")), (0, 1));
+}
+
+#[test]
+fn a_dead_letter_without_a_body_says_so_as_brokers_take_none() {
+    let cluster = Cluster::start(&["a"]);
+    cluster.topic("a", "t", 1);
+    let mut sink = RocketMqDeadLetters::new([cluster.name_server.clone()], "g").unwrap();
+    store_letter(&mut sink, letter("")).unwrap();
+    let state = cluster.state();
+    let dead = state.brokers["a"].topics["%DLQ%g"][0].get(0).unwrap();
+    assert_eq!((&dead.body[..], dead.property("keylane.empty_body")), (&b"\0"[..], Some("true")));
 }

@@ -5,6 +5,7 @@
 
 mod broker;
 mod client;
+mod conformance;
 mod faults;
 mod group;
 mod locks;

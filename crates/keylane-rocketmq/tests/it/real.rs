@@ -17,21 +17,30 @@ use keylane_source::{
 use crate::broker::frame::Frame;
 use crate::member::{Member, at, commit};
 
-struct Real {
-    server: String,
-    client: Client,
-    topic: String,
-    group: String,
-    route: Arc<Route>,
+pub(crate) struct Real {
+    pub(crate) server: String,
+    pub(crate) client: Client,
+    pub(crate) topic: String,
+    pub(crate) group: String,
+    pub(crate) route: Arc<Route>,
+}
+
+/// Whether a name server is given; says that a test is skipped where it is not.
+pub(crate) fn is_there(test: &str) -> bool {
+    let there = std::env::var_os("KEYLANE_ROCKETMQ").is_some();
+    if !there {
+        println!("skipped: {test} needs a name server, KEYLANE_ROCKETMQ=host:port");
+    }
+    there
 }
 
 /// A topic with this many queues, or `None` where there is no broker.
-fn real(test: &str, queues: u32) -> Option<Real> {
+pub(crate) fn real(test: &str, queues: u32) -> Option<Real> {
     static TOPICS: AtomicU32 = AtomicU32::new(0);
-    let Ok(server) = std::env::var("KEYLANE_ROCKETMQ") else {
-        println!("skipped: {test} needs a name server, KEYLANE_ROCKETMQ=host:port");
+    if !is_there(test) {
         return None;
-    };
+    }
+    let server = std::env::var("KEYLANE_ROCKETMQ").unwrap();
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
     let number = TOPICS.fetch_add(1, Ordering::Relaxed);
     let (topic, group) = (format!("t-{now}-{number}"), format!("g-{now}-{number}"));
@@ -57,7 +66,7 @@ impl Real {
     }
 
     /// A request that the client does not have, of an operator above all.
-    fn ask(&self, request: &Frame) -> Frame {
+    pub(crate) fn ask(&self, request: &Frame) -> Frame {
         let (_, address) = self.route.masters().next().unwrap();
         let stream = TcpStream::connect(address).unwrap();
         let (mut input, output) = (stream.try_clone().unwrap(), Mutex::new(stream));
