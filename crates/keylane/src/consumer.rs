@@ -12,7 +12,7 @@ use crate::config::Config;
 use crate::error::Error;
 use crate::listener::Factory;
 use crate::metrics::Metrics;
-use crate::pipeline::{Coordinator, Shared, Threads, is_in_listener};
+use crate::pipeline::{Coordinator, Shared, Threads, is_waited_for};
 use crate::report::{Health, Holding, StopReport};
 
 /// What a stop may take beyond its deadline before its caller gives up on the source.
@@ -104,7 +104,7 @@ impl Consumer {
     /// [`Error::is_stopped_by_listener`] when a listener answered
     /// [`Outcome::Stop`](crate::Outcome::Stop).
     pub fn wait(&self) -> Result<StopReport, Error> {
-        if is_in_listener() {
+        if is_waited_for() {
             return Err(Error::inside_listener());
         }
         match self.shared.wait(None) {
@@ -127,7 +127,7 @@ impl Consumer {
     /// commit failed, or when the consumer had stopped before with an error.
     pub fn stop(&self, deadline: Duration) -> Result<StopReport, Error> {
         self.shared.request_stop_within("stop was called", deadline);
-        if is_in_listener() {
+        if is_waited_for() {
             return Err(Error::inside_listener());
         }
         match self.shared.wait(Some(deadline + GRACE)) {

@@ -87,8 +87,8 @@ impl Error {
         matches!(*self.0, Kind::Deadline { .. } | Kind::NoAnswer { .. })
     }
 
-    /// Whether `stop` was called from inside a listener: the stop goes on, but cannot be waited for
-    /// there.
+    /// Whether `stop` or `wait` was called from inside a listener, an observer or a sink: the stop
+    /// goes on, but cannot be waited for there.
     pub fn is_inside_listener(&self) -> bool {
         matches!(*self.0, Kind::InsideListener)
     }
@@ -129,7 +129,7 @@ impl fmt::Display for Error {
                 write!(f, "the source did not return within {waited:?}; its thread was left behind")
             }
             Kind::InsideListener => f.write_str(
-                "the stop was asked for; a listener call cannot wait for it, since it waits for the call",
+                "the stop was asked for; a listener, observer or sink cannot wait for it, since it waits for them",
             ),
         }
     }

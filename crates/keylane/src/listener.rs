@@ -10,7 +10,7 @@ use std::sync::Arc;
 use keylane_source::{Message, QueueId};
 
 use crate::outcome::{BatchHandled, Deferred, Handled, Outcome};
-use crate::pipeline::{Call, ShardCell, Shared, Verdict, Verdicts};
+use crate::pipeline::{Call, Run, ShardCell, Shared, Verdict, Verdicts};
 use crate::ticket::Ticket;
 
 pub mod listen;
@@ -248,10 +248,32 @@ pub(crate) trait Work: Send {
     fn on_stop(&mut self);
 }
 
+/// Remembers which run a message of a call belongs to, so that it is looked for once a run.
+#[derive(Default)]
+struct Covered {
+    run: usize,
+    end: usize,
+}
+
+impl Covered {
+    /// The run of the message at `index`; to be asked in ascending order.
+    fn at<'a>(&mut self, call: &'a Call, index: usize) -> &'a Run {
+        if self.end == 0 {
+            self.end = call.runs[0].len;
+        }
+        while index >= self.end {
+            self.run += 1;
+            self.end += call.runs[self.run].len;
+        }
+        &call.runs[self.run]
+    }
+}
+
 pub(crate) struct PerMessage<L>(pub(crate) L);
 
 impl<L: Listener> Work for PerMessage<L> {
     fn run(&mut self, call: &Call, messages: Range<usize>, env: &Env, verdicts: &mut Verdicts) {
+        let mut run = Covered::default();
         for index in messages {
             call.move_cursor(index);
             if !verdicts.admits(call, index) {
@@ -262,7 +284,7 @@ impl<L: Listener> Work for PerMessage<L> {
             if !env.shared.gate.admits() {
                 return verdicts.return_from(call, index);
             }
-            if !call.run(index).tenure.is_open() {
+            if !run.at(call, index).tenure.is_open() {
                 verdicts.decide(call, index, Verdict::Returned { alone: false });
                 continue;
             }

@@ -24,6 +24,8 @@ mod tracker;
 mod worker;
 // ── control plane ──
 mod assignment;
+#[cfg(feature = "sim")]
+mod audit;
 mod coordinator;
 mod inspect;
 mod queue;
@@ -34,9 +36,18 @@ mod threads;
 mod watch;
 
 pub(crate) use cell::ShardCell;
+pub(crate) use chunk::Run;
 pub(crate) use coordinator::Coordinator;
 pub(crate) use pool::SLICE;
-pub(crate) use runner::is_in_listener;
+pub(crate) use runner::is_waited_for;
 pub(crate) use shard::{Call, Verdict, Verdicts};
 pub(crate) use shared::Shared;
 pub(crate) use threads::Threads;
+#[cfg(feature = "sim")]
+pub(crate) use {
+    coordinator::Step,
+    shard::Next,
+    shared::Posted,
+    threads::{Parts, send_letter},
+    worker::Worker,
+};

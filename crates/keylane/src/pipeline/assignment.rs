@@ -104,7 +104,7 @@ impl Coordinator {
         let again_in = self.config.failure.delay(failures, &mut self.random);
         self.set_stage(slot, Stage::LookingUp { again_at: Some(now + again_in), failures });
         let queue = self.queues[slot].id;
-        self.shared.report(&Event::LookUpFailed { queue, error, failures, again_in });
+        self.shared.report_later(Event::LookUpFailed { queue, error, failures, again_in });
     }
 
     /// Starts an epoch.
@@ -127,7 +127,7 @@ impl Coordinator {
             _ => None,
         };
         let (queue, epoch) = (queue.id, self.epochs);
-        self.shared.report(&Event::Started { queue, epoch, position });
+        self.shared.report_later(Event::Started { queue, epoch, position });
         source.seek(queue, from);
         // A source may have kept the queue paused from before.
         source.resume(queue);
@@ -166,7 +166,7 @@ impl Coordinator {
         if matches!(self.queues[slot].stage, Stage::Closing(_)) {
             return;
         }
-        self.shared.report(&Event::Revoking { queue: id });
+        self.shared.report_later(Event::Revoking { queue: id });
         let busy = self.end_epoch(slot, Phase::Closing);
         let until = now + self.config.revoke_timeout;
         self.set_stage(
@@ -181,7 +181,7 @@ impl Coordinator {
         self.end_epoch(slot, Phase::Fenced);
         let unfinished = self.queues[slot].reading.as_ref().map_or(0, Reading::unfinished);
         self.gone(slot);
-        self.shared.report(&Event::Lost { queue: id, unfinished });
+        self.shared.report_later(Event::Lost { queue: id, unfinished });
     }
 
     /// A queue that ended with an error is not ours any more, nor is its trouble.
@@ -209,7 +209,7 @@ impl Coordinator {
         if !matches!(self.queues[slot].stage, Stage::Reading) {
             return; // Closing: its end is near. Otherwise it has not begun.
         }
-        self.shared.report(&Event::Reset { queue: id, cause: cause.clone() });
+        self.shared.report_later(Event::Reset { queue: id, cause: cause.clone() });
         let busy = self.end_epoch(slot, Phase::Fenced);
         match cause {
             ResetCause::OutOfRange { asked, begin, end } => match self.config.out_of_range {
@@ -246,7 +246,7 @@ impl Coordinator {
     pub(super) fn queue_error(&mut self, source: &mut dyn Source, id: QueueId, error: SourceError) {
         let Some(slot) = self.slot(id) else { return };
         if error.is_retryable() {
-            return self.shared.report(&Event::QueueTrouble { queue: id, error });
+            return self.shared.report_later(Event::QueueTrouble { queue: id, error });
         }
         let busy = self.end_epoch(slot, Phase::Fenced);
         self.fail_queue(source, slot, error, &busy);
@@ -270,7 +270,7 @@ impl Coordinator {
         }
         self.undivided = true;
         source.pause(id);
-        self.shared.report(&Event::QueueFailed { queue: id, error });
+        self.shared.report_later(Event::QueueFailed { queue: id, error });
     }
 
     /// A queue's lock was granted, refused or lost.
@@ -304,13 +304,13 @@ impl Coordinator {
             }
             LockReply::Refused if locking => {
                 self.set_stage(slot, Stage::Locking { again_at: Some(now + LOCK_AGAIN) });
-                self.shared.report(&Event::LockRefused { queue: id, error: None });
+                self.shared.report_later(Event::LockRefused { queue: id, error: None });
             }
             LockReply::Failed(error) => {
                 if locking {
                     self.set_stage(slot, Stage::Locking { again_at: Some(now + LOCK_AGAIN) });
                 }
-                self.shared.report(&Event::LockRefused { queue: id, error: Some(error) });
+                self.shared.report_later(Event::LockRefused { queue: id, error: Some(error) });
             }
             LockReply::Refused | LockReply::Lost => self.lock_lost(source, slot, now),
             other => log::warn!(target: "keylane", "{id}: unknown lock reply {other:?}"),
@@ -322,7 +322,7 @@ impl Coordinator {
         let queue = &mut self.queues[slot];
         (queue.reading, queue.lock) = (None, None);
         let id = queue.id;
-        self.shared.report(&Event::LockLost { queue: id });
+        self.shared.report_later(Event::LockLost { queue: id });
         if matches!(self.queues[slot].stage, Stage::Closing(_)) {
             return; // Its end is under way, and has nothing left to commit.
         }
@@ -434,7 +434,7 @@ impl Coordinator {
             locks.release(&[id]);
         }
         source.release(id);
-        self.shared.report(&Event::Revoked { queue: id, watermark, unfinished });
+        self.shared.report_later(Event::Revoked { queue: id, watermark, unfinished });
     }
 
     /// The bound has come, or everything has ended: nothing counts any more.
@@ -445,7 +445,12 @@ impl Coordinator {
         for &shard in busy {
             let running = self.shards[shard].shard.lock().busy_with(reading.tenure.epoch);
             if let Some((offset, key)) = running {
-                self.shared.report(&Event::RevokeTimedOut { queue: queue.id, shard, offset, key });
+                self.shared.report_later(Event::RevokeTimedOut {
+                    queue: queue.id,
+                    shard,
+                    offset,
+                    key,
+                });
             }
         }
     }

@@ -84,8 +84,14 @@ impl Inbox {
         self.waiting.load(Ordering::SeqCst) > self.capacity / 2
     }
 
-    fn waiting(&self) -> usize {
+    pub(super) fn waiting(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// Whether somebody who [waits for room](Self::wait_for_room) should have been woken.
+    #[cfg(feature = "sim")]
+    pub(super) fn is_half_empty(&self) -> bool {
+        self.waiting() <= self.capacity / 2
     }
 }
 

@@ -19,6 +19,8 @@ pub(crate) struct Chunk {
     pub(crate) entries: VecDeque<Entry>,
     pub(crate) runs: VecDeque<Run>,
     pub(crate) pulled_at: Instant,
+    /// All of them may be called: none is [`Route::Unroutable`].
+    pub(crate) callable: bool,
 }
 
 /// The next `len` entries of a chunk belong to this tenure and have their bits in this page.
@@ -88,8 +90,10 @@ pub(crate) struct LaneId {
 }
 
 impl Chunk {
-    pub(crate) fn new(pulled_at: Instant) -> Self {
-        Self { entries: VecDeque::new(), runs: VecDeque::new(), pulled_at }
+    /// `expected` is how many messages it will probably hold.
+    pub(crate) fn new(pulled_at: Instant, expected: usize) -> Self {
+        let entries = VecDeque::with_capacity(expected);
+        Self { entries, runs: VecDeque::with_capacity(2), pulled_at, callable: true }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -97,6 +101,7 @@ impl Chunk {
     }
 
     pub(crate) fn push(&mut self, entry: Entry, tenure: &Arc<Tenure>, page: &Arc<Page>) {
+        self.callable &= entry.tag.route != Route::Unroutable;
         self.entries.push_back(entry);
         match self.runs.back_mut() {
             Some(run) if Arc::ptr_eq(&run.page, page) => run.len += 1,
@@ -109,8 +114,9 @@ impl Chunk {
 
     /// Cuts off the first `messages`; the rest stays.
     pub(crate) fn split_front(&mut self, messages: usize) -> Self {
-        let mut front = Self::new(self.pulled_at);
+        let mut front = Self::new(self.pulled_at, 0);
         front.entries = self.entries.drain(..messages).collect();
+        front.callable = self.callable;
         let mut left = messages;
         while left > 0 {
             let Some(run) = self.runs.front_mut() else { break };
@@ -189,7 +195,7 @@ mod tests {
     use super::*;
 
     fn chunk(lens: &[usize]) -> Chunk {
-        let mut chunk = Chunk::new(crate::time::Clock.now());
+        let mut chunk = Chunk::new(crate::time::Clock.now(), 0);
         for (index, &len) in lens.iter().enumerate() {
             let queue = QueueId::new("chunk", index as u32);
             let tenure = Arc::new(Tenure::new(queue, index as u64, index, None));

@@ -66,11 +66,13 @@ impl Coordinator {
         let (queue, watermark) = (commit.queue, commit.watermark);
         match committer.answer(commit, result, now, policy) {
             Answer::Late | Answer::Stored => {}
-            Answer::Recovered => self.shared.report(&Event::CommitRecovered { queue, watermark }),
+            Answer::Recovered => {
+                self.shared.report_later(Event::CommitRecovered { queue, watermark })
+            }
             Answer::Failed(failures) => {
                 self.counters.commit_failures += 1;
                 let error = error.expect("it failed");
-                self.shared.report(&Event::CommitFailed { queue, watermark, error, failures });
+                self.shared.report_later(Event::CommitFailed { queue, watermark, error, failures });
                 self.mark_dirty(slot);
             }
         }

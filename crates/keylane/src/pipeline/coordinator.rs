@@ -194,7 +194,7 @@ impl Coordinator {
         self.source_failures = self.source_failures.saturating_add(1);
         let again_in = self.config.failure.delay(self.source_failures, &mut self.random);
         let failures = self.source_failures;
-        self.shared.report(&Event::SourceTrouble { error, failures, again_in });
+        self.shared.report_later(Event::SourceTrouble { error, failures, again_in });
         Some(again_in)
     }
 

@@ -7,6 +7,9 @@
 //! Invariant: *no chunk passes another of its way*. While a way has overflow, everything new goes
 //! behind that overflow.
 
+#[cfg(feature = "sim")]
+mod audit;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
@@ -23,6 +26,8 @@ use super::tracker::Page;
 pub(crate) struct Router {
     ways: Vec<Way>,
     overflowing: usize,
+    /// How many messages of a look at the source go each way, about.
+    expected: usize,
     /// The longest chunk: where several threads share a way, so that each gets something.
     chunk_max: usize,
 }
@@ -46,7 +51,7 @@ pub(crate) enum Door {
 
 impl Router {
     pub(crate) fn new(doors: impl IntoIterator<Item = Door>, chunk_max: usize) -> Self {
-        let mut router = Self { ways: Vec::new(), overflowing: 0, chunk_max };
+        let mut router = Self { ways: Vec::new(), overflowing: 0, expected: 4, chunk_max };
         doors.into_iter().for_each(|door| router.add(door));
         router
     }
@@ -66,14 +71,18 @@ impl Router {
     ) {
         let Target { way, route, extra, .. } = target;
         let tag = Tag { extra, ..Tag::new(route, bit) };
-        let chunk = self.ways[way].collected.get_or_insert_with(|| Chunk::new(now));
+        let expected = self.expected;
+        let chunk = self.ways[way].collected.get_or_insert_with(|| Chunk::new(now, expected));
         chunk.push(Entry { message, tag }, tenure, page);
     }
 
     /// Sends what was collected, as far as it fits.
     pub(crate) fn flush(&mut self) {
+        let (mut messages, mut ways) = (0, 0);
         for way in &mut self.ways {
             let Some(chunk) = way.collected.take() else { continue };
+            messages += chunk.len();
+            ways += 1;
             let fits = chunk.len() <= way.door.room().min(self.chunk_max);
             if way.overflow.is_empty() && fits {
                 way.door.send(chunk);
@@ -84,6 +93,10 @@ impl Router {
             }
             way.overflow.push_back(chunk);
             self.overflowing -= usize::from(way.send_overflow(self.chunk_max));
+        }
+        if ways > 0 {
+            // A little more than the last time: what is too short grows, and is copied.
+            self.expected = messages / ways * 5 / 4 + 4;
         }
     }
 

@@ -12,19 +12,26 @@ use crate::listener::{Env, Factory, Work};
 use crate::observer::Event;
 
 thread_local! {
-    static IN_LISTENER: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+    static WAITED_FOR: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
-/// Whether the current thread is in a listener call.
-pub(crate) fn is_in_listener() -> bool {
-    IN_LISTENER.get()
+/// Whether the current thread is one that a stop waits for: in a listener call, or the consumer's
+/// own. It must not wait for a stop.
+pub(crate) fn is_waited_for() -> bool {
+    WAITED_FOR.get()
+}
+
+/// Marks the current thread as one that a stop waits for: user code (an observer, a sink) runs on
+/// it.
+pub(super) fn mark_own_thread() {
+    WAITED_FOR.set(true);
 }
 
 /// Lets user code run, and catches its panic.
 fn in_listener<T>(run: impl FnOnce() -> T) -> std::thread::Result<T> {
-    IN_LISTENER.set(true);
+    let before = WAITED_FOR.replace(true);
     let ran = catch_unwind(AssertUnwindSafe(run));
-    IN_LISTENER.set(false);
+    WAITED_FOR.set(before);
     ran
 }
 

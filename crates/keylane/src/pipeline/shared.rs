@@ -38,6 +38,8 @@ pub(crate) struct Shared {
     notes: Mutex<Vec<usize>>,
     /// Shards that wait for a time, and have no thread of their own to do so.
     pub(crate) timers: Timers,
+    /// Events of the source thread that were not reported yet.
+    events: Mutex<Vec<Event>>,
     letters: Mutex<Option<Sender<Posted>>>,
     observer: Option<Arc<dyn Observer>>,
     stop: Mutex<StopRequest>,
@@ -205,6 +207,7 @@ impl Shared {
             signals,
             timers: Timers::default(),
             notes: Mutex::new(Vec::new()),
+            events: Mutex::default(),
             letters: Mutex::new(letters),
             observer,
             stop: Mutex::default(),
@@ -244,6 +247,19 @@ impl Shared {
     /// No further dead letter comes: the sink's thread ends once it has handled what it has.
     pub(crate) fn close_letters(&self) {
         self.letters.lock().take();
+    }
+
+    /// Notes an event under the coordinator's lock, which an observer may want to take:
+    /// [`report_noted`](Self::report_noted) reports it.
+    pub(crate) fn report_later(&self, event: Event) {
+        self.events.lock().push(event);
+    }
+
+    /// Reports what was noted. Not to be called under the coordinator's lock.
+    pub(crate) fn report_noted(&self) {
+        for event in std::mem::take(&mut *self.events.lock()) {
+            self.report(&event);
+        }
     }
 
     /// Logs an event and tells the observer.

@@ -88,7 +88,7 @@ impl Coordinator {
         allowed: Duration,
         now: Instant,
     ) {
-        self.shared.report(&Event::Stopping { reason: reason.to_owned() });
+        self.shared.report_later(Event::Stopping { reason: reason.to_owned() });
         let mut dropped = 0;
         for queue in &mut self.queues {
             let Some(reading) = &mut queue.reading else { continue };
@@ -176,7 +176,7 @@ impl Coordinator {
             close_error: closed.err().map(|error| error.to_string()),
             took: now.saturating_duration_since(stopping.began_at),
         };
-        self.shared.report(&Event::Stopped { summary: report.to_string() });
+        self.shared.report_later(Event::Stopped { summary: report.to_string() });
         if let Some(what) = self.shared.failed() {
             return Err(Error::internal(what, report));
         }

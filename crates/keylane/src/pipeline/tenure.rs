@@ -118,6 +118,12 @@ impl Tenure {
         !self.done.noted.swap(true, Ordering::AcqRel)
     }
 
+    /// The messages and bytes finished so far.
+    #[cfg(feature = "sim")]
+    pub(crate) fn finished(&self) -> (u64, u64) {
+        (self.done.messages.load(Ordering::Relaxed), self.done.bytes.load(Ordering::Relaxed))
+    }
+
     /// Clears the note and returns the messages and bytes finished so far.
     pub(crate) fn looked(&self) -> (u64, u64) {
         self.done.noted.swap(false, Ordering::AcqRel);

@@ -13,6 +13,7 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 use super::cell::ShardCell;
 use super::coordinator::{Coordinator, Step};
 use super::mode::{ModeState, lay_out, needs_pool};
+use super::runner::mark_own_thread;
 use super::shared::{GateState, Posted, Shared, panic_text};
 use super::worker::{Ears, Worker};
 use crate::config::Config;
@@ -76,6 +77,7 @@ impl Threads {
         }
         let (coordinator, shared) = (Arc::clone(&self.coordinator), Arc::clone(&self.shared));
         spawn(format!("{}-source", config.thread_name), None, move || {
+            mark_own_thread();
             shared.signals.set_source_thread(std::thread::current());
             let ran = catch_unwind(AssertUnwindSafe(|| run_source(source, &coordinator, &shared)));
             let result = ran.unwrap_or_else(|panic| {
@@ -163,6 +165,7 @@ fn run_source(
     let timeout = loop {
         let before = std::mem::replace(&mut polled, Ok(()));
         let step = coordinator.lock().step(source.as_mut(), &mut events, before, clock.now());
+        shared.report_noted();
         match step {
             Step::Poll(wait) => polled = source.poll(limits, wait, &mut events),
             Step::BackOff(delay) => {
@@ -173,13 +176,17 @@ fn run_source(
         }
     };
     let closed = source.close(timeout, &mut events);
-    let mut coordinator = coordinator.lock();
-    coordinator.take_last_answers(events, clock.now());
-    coordinator.result(closed, clock.now())
+    let mut last = coordinator.lock();
+    last.take_last_answers(events, clock.now());
+    let result = last.result(closed, clock.now());
+    drop(last);
+    shared.report_noted();
+    result
 }
 
 /// Hands dead letters to the sink, one after the other.
 fn run_sink(mut sink: Box<dyn DeadLetterSink>, posted: &Receiver<Posted>, shared: &Arc<Shared>) {
+    mark_own_thread();
     while let Ok(letter) = posted.recv() {
         send_letter(sink.as_mut(), letter, shared);
     }

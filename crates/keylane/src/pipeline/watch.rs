@@ -88,12 +88,18 @@ impl Coordinator {
             let shard = cell.index;
             if let Some(running_for) = seen.look(watched, now, after) {
                 if let Some((Watched { queue, offset, key, .. }, _)) = seen.call.clone() {
-                    self.shared.report(&Event::Stalled { queue, offset, key, shard, running_for });
+                    self.shared.report_later(Event::Stalled {
+                        queue,
+                        offset,
+                        key,
+                        shard,
+                        running_for,
+                    });
                 }
             }
             if let Some((queue, offset, key, running_for)) = ticket {
                 seen.tickets_reported_at = Some(now);
-                self.shared.report(&Event::Stalled { queue, offset, key, shard, running_for });
+                self.shared.report_later(Event::Stalled { queue, offset, key, shard, running_for });
             }
         }
         self.watch_queues(now);
@@ -125,7 +131,7 @@ impl Coordinator {
                 false => HeldBy::Budget,
             };
             let key = found.map(|held| held.key);
-            self.shared.report(&Event::Held { queue: queue.id, by, offset, key });
+            self.shared.report_later(Event::Held { queue: queue.id, by, offset, key });
         }
     }
 }

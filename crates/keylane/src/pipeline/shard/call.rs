@@ -50,6 +50,25 @@ impl Call {
         self.tags.push(entry.tag);
     }
 
+    /// Adds `messages` entries of a run at once.
+    pub(super) fn append(
+        &mut self,
+        entries: impl Iterator<Item = Entry>,
+        messages: usize,
+        run: &Run,
+    ) {
+        match self.runs.last_mut() {
+            Some(last) if Arc::ptr_eq(&last.page, &run.page) => last.len += messages,
+            _ => self.runs.push(Run { len: messages, ..run.clone() }),
+        }
+        self.messages.reserve(messages);
+        self.tags.reserve(messages);
+        for entry in entries {
+            self.messages.push(entry.message);
+            self.tags.push(entry.tag);
+        }
+    }
+
     pub(super) fn push_held(&mut self, held: Held) {
         let run = Run { tenure: held.tenure, page: held.page, len: 1 };
         self.push(Entry { message: held.message, tag: held.tag }, &run);

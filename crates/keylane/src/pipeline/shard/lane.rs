@@ -1,5 +1,8 @@
 //! What is held back in a shard, lane by lane. Nothing here exists while nothing is held back.
 
+#[cfg(feature = "sim")]
+mod audit;
+
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;

@@ -7,7 +7,7 @@ use super::*;
 use crate::config::Exhausted;
 use crate::observer::Event;
 use crate::outcome::{BatchOutcome, Outcome};
-use crate::pipeline::chunk::{Entry, Tag};
+use crate::pipeline::chunk::{Entry, Route, Tag};
 use crate::pipeline::tenure::{Phase, Tenure};
 use crate::pipeline::tracker::Tracker;
 
@@ -73,7 +73,7 @@ impl Rig {
 
     pub(super) fn offer_routed(&mut self, queue: usize, keys: &[&str], route: Route) {
         let (tenure, tracker) = &mut self.queues[queue];
-        let mut chunk = Chunk::new(self.now);
+        let mut chunk = Chunk::new(self.now, 0);
         for key in keys {
             let offset = Offset::new(tracker.position().get()).unwrap();
             let message =

@@ -6,6 +6,7 @@ use super::tests::{MS, Rig, policy};
 use super::*;
 use crate::config::Exhausted;
 use crate::listener::{OrderlyContext, OrderlyStatus, settle_orderly};
+use crate::pipeline::chunk::Route;
 
 use OrderlyStatus::{Commit, Rollback, Success, SuspendCurrentQueueAMoment as Suspend};
 
