@@ -1,8 +1,8 @@
-//! `cargo xtask load`: writes messages, consumes them in one mode or several, checks every guarantee
-//! while it does, and shows what came of it.
+//! `cargo xtask load`: writes messages, consumes them in one mode or several, checks every
+//! guarantee while it does, and shows what came of it.
 //!
-//! Read in the order of the modules: what is to be run, where its messages come from and go to, what
-//! the engine calls, the run itself, what is made of it.
+//! Read in the order of the modules: what is to be run, where its messages come from and go to,
+//! what the engine calls, the run itself, what is made of it.
 
 // What is to be run.
 mod plan;
@@ -44,12 +44,12 @@ pub(crate) fn run(flags: &LoadFlags) -> Ended {
     for run in &plan.runs {
         results.push(run::run(&plan, *run)?);
     }
-    report::write(&plan.report, &results)?;
     if plan.json {
         json::print(&results)?;
     } else {
         table::print(&results, &plan.report)?;
     }
+    report::write(&plan.report, &results)?;
     let broken: Vec<String> = results.iter().flat_map(result::RunResult::broken).collect();
     if broken.is_empty() {
         return Ok(());

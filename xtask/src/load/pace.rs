@@ -98,12 +98,15 @@ impl<S: Source> Paced<S> {
 
     /// Forgets what was fetched of a queue and not given out.
     fn forget(&mut self, queue: QueueId) {
-        let of_queue = |event: &SourceEvent| matches!(event, SourceEvent::Fetched(fetch) if fetch.queue == queue);
-        self.waiting.retain(|event| !of_queue(event));
+        self.waiting.retain(|event| !is_fetch_of(event, queue));
         if !self.paused.contains(&queue) {
             self.source.resume(queue);
         }
     }
+}
+
+fn is_fetch_of(event: &SourceEvent, queue: QueueId) -> bool {
+    matches!(event, SourceEvent::Fetched(fetch) if fetch.queue == queue)
 }
 
 impl<S: Source> Source for Paced<S> {
@@ -148,9 +151,7 @@ impl<S: Source> Source for Paced<S> {
 
     fn resume(&mut self, queue: QueueId) {
         self.paused.remove(&queue);
-        let waits =
-            |event: &SourceEvent| matches!(event, SourceEvent::Fetched(f) if f.queue == queue);
-        if !self.waiting.iter().any(waits) {
+        if !self.waiting.iter().any(|event| is_fetch_of(event, queue)) {
             self.source.resume(queue);
         }
     }

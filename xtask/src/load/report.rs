@@ -11,10 +11,7 @@ use crate::outcome::{Ended, Failure};
 
 mod plot;
 
-const STYLE: &str = "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;\
-padding:0 1rem;color:#222}table{border-collapse:collapse;margin:1rem 0}td,th{padding:.2rem .8rem;\
-text-align:left;border-bottom:1px solid #ddd}td.n{text-align:right;font-variant-numeric:tabular-nums}\
-.no{color:#b00;font-weight:bold}svg{max-width:100%;height:auto}h2{margin-top:3rem}";
+const STYLE: &str = include_str!("report/style.css");
 
 /// Writes the report, over an older one.
 pub(super) fn write(path: &Path, results: &[RunResult]) -> Ended {
