@@ -76,6 +76,8 @@ pub(crate) struct Member {
     subscriptions: Vec<SubscriptionData>,
     /// The mismatch that was reported last.
     mismatch: Option<String>,
+    /// Another member of the same client id was seen.
+    twin: bool,
     queues: HashMap<QueueId, Queue>,
     /// What the last allocation of each topic gave to this member.
     allocated: HashMap<String, HashSet<QueueId>>,
@@ -134,6 +136,7 @@ impl RocketMqSource {
             inbox,
             outbox,
             mismatch: None,
+            twin: false,
             queues: HashMap::new(),
             allocated: HashMap::new(),
             given_up: HashSet::new(),

@@ -34,6 +34,7 @@ impl Member {
             }
             Incoming::Heartbeat { address, answer } => self.heartbeat_came(&address, answer, now),
             Incoming::Members { topic, address, answer } => {
+                self.look_for_a_twin(&answer);
                 match self.group.members_came(&topic, &address, answer, now) {
                     Verdict::Allocated(queues) => self.allocated(&topic, queues),
                     Verdict::Expelled => self.expelled(&topic, &address),
@@ -88,6 +89,23 @@ impl Member {
                 self.alarms.push(Reverse((now, id)));
             }
         }
+    }
+
+    /// A client id that is listed twice: another member has the same one, and some queues are read
+    /// by both and others by nobody.
+    fn look_for_a_twin(&mut self, members: &Result<Vec<String>, Error>) {
+        let Ok(members) = members else { return };
+        let twin = members.iter().filter(|id| **id == self.client_id).count() > 1;
+        if twin && !self.twin {
+            let error = format!(
+                "group {}: another member has the client id {:?}, too. Each must have its own, or \
+                 queues are read by both or by nobody",
+                self.config.group, self.client_id
+            );
+            log::error!("{error}");
+            self.errors.push_back(SourceError::retryable(error));
+        }
+        self.twin = twin;
     }
 
     /// The present allocation of a topic.

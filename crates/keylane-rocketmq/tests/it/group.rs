@@ -227,3 +227,23 @@ fn a_subscription_that_differs_is_reported_once() {
           alike, or some queues are read by nobody"]
     );
 }
+
+#[test]
+fn a_client_id_that_is_there_twice_is_reported_once() {
+    let (cluster, queues) = four_queues();
+    let twice: fn(&mut Vec<u8>) = |body| *body = br#"{"consumerIdList":["m1","m1"]}"#.to_vec();
+    cluster.fault("a", 38, usize::MAX, crate::broker::What::Spoil(twice));
+    let mut member = named(&cluster, "m1");
+    assert_eq!(member.assigned(2).into_keys().collect::<Vec<_>>(), queues[..2], "as in Java");
+    cluster.change(|state| state.brokers["a"].notify("g"));
+    member.until_so("it has asked again", |_| cluster.count("a", 38) >= 2);
+    for _ in 0..5 {
+        member.poll();
+    }
+    let errors: Vec<String> = member.errors.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        errors,
+        ["group g: another member has the client id \"m1\", too. Each must have its own, or \
+          queues are read by both or by nobody"]
+    );
+}

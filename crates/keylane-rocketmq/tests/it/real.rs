@@ -243,6 +243,9 @@ fn positions_that_do_not_exist_and_offsets_that_an_operator_moves() {
     assert_eq!((asked, begin, end), (at(99), at(0), at(50)));
     member.source.seek(queue, SeekTo::Earliest);
     member.read(50);
+    // Brokers before 5.0 move only what was committed, and leave the rest to the members.
+    member.source.commit(commit(queue, 50, 1));
+    assert!(member.commit_result().1.is_ok());
     // What `mqadmin resetOffsetByTime` sends: everything since 1970, and by force.
     let request = Frame::request(222)
         .with("topic", &real.topic)
@@ -257,6 +260,7 @@ fn positions_that_do_not_exist_and_offsets_that_an_operator_moves() {
     member.source.seek(queue, SeekTo::Position(to));
     assert_eq!(member.read(50)[&queue], numbers(0..50));
     assert!(member.close().1.is_ok());
+    assert_eq!(real.client.committed(&real.group, queue).unwrap().map(|w| w.get()), Some(0));
 }
 
 fn reset(member: &mut Member) -> ResetCause {
@@ -277,7 +281,9 @@ fn a_dead_letter_is_in_the_dead_letter_topic_once() {
             break message;
         }
     };
-    let name = message.headers().get("UNIQ_KEY").flatten().unwrap().to_vec();
+    // Brokers of version 5 name messages that come without a name.
+    let named = |name| message.headers().get(name).flatten();
+    let name = named("UNIQ_KEY").or_else(|| named("keylane.message_id")).unwrap().to_vec();
     let mut sink = RocketMqDeadLetters::new([real.server.clone()], real.group.clone()).unwrap();
     let (sender, receiver) = mpsc::channel();
     let reason = DeadLetterReason::AttemptsExhausted("no such account".into());
@@ -301,8 +307,33 @@ fn a_dead_letter_is_in_the_dead_letter_topic_once() {
         String::from_utf8(value.to_vec()).unwrap()
     };
     assert_eq!(header("RETRY_TOPIC"), real.topic);
-    // The broker names messages that come without a name.
     assert_eq!(header("ORIGIN_MESSAGE_ID").as_bytes(), name);
     assert_eq!(header("keylane.reason"), "attempts exhausted, last error: no such account");
     assert!(reader.close().1.is_ok());
+}
+
+#[test]
+fn members_that_differ_are_reported() {
+    let Some(real) = real("members_that_differ_are_reported", 2) else { return };
+    let mut first = Member::join(real.config().client_id("m1"));
+    first.assigned(2);
+    let other = Config::new([real.server.clone()], real.group.clone())
+        .subscribe(real.topic.clone(), "x")
+        .retries(false);
+    let mut second = Member::join(other.client_id("m2"));
+    second.assigned(1);
+    first.until_so("it is reported", |first| {
+        second.poll();
+        !first.errors.is_empty()
+    });
+    let error = first.errors[0].to_string();
+    let topic = &real.topic;
+    assert!(error.contains(&format!("another member subscribes to {topic} \"x\"")), "{error}");
+    drop(second);
+    // Two members of one name: each takes the first half.
+    let mut twin = Member::join(real.config().client_id("m1"));
+    twin.until_so("it is reported", |twin| {
+        first.poll();
+        twin.errors.iter().any(|error| error.to_string().contains("has the client id"))
+    });
 }
