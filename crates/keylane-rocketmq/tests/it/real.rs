@@ -88,10 +88,12 @@ fn messages_offsets_and_commits() {
     }
     let mut member = Member::join(real.config());
     let assigned = member.assigned(4);
-    assert!(
-        assigned.values().all(|committed| matches!(committed, Committed::None)),
-        "{assigned:?}"
-    );
+    // Brokers before 5.0 say 0 while the queue's first message is still in memory.
+    let is_none = |committed: &Committed| match committed {
+        Committed::At { watermark, .. } => watermark.get() == 0,
+        committed => matches!(committed, Committed::None),
+    };
+    assert!(assigned.values().all(is_none), "{assigned:?}");
     for queue in assigned.keys() {
         member.source.seek(*queue, SeekTo::Earliest);
     }
