@@ -106,8 +106,10 @@ impl Options {
     /// # Errors
     ///
     /// Locked: another process, or another handle of this one, owns the folder. Damaged: something
-    /// that belongs to the log is missing, short or changed; nothing is repaired, created or
-    /// deleted then. Invalid: an option is out of range, or the folder holds something else. I/O.
+    /// that belongs to the log is missing, short or changed, or the folder holds something else;
+    /// nothing is created in place of it (but the store may have cut off what it takes for a torn
+    /// write: copy the folder first if you mean to examine it). Invalid: an option is out of range.
+    /// I/O.
     pub fn open(&self, folder: impl AsRef<Path>) -> Result<Log, Error> {
         if let Fsync::Interval(interval) = self.fsync
             && !FSYNC_INTERVAL_RANGE.contains(&interval)
