@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use keylane_source::{Committed, QueueId, Source};
+use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 
 use crate::cluster::Cluster;
 use crate::fetch::COOPERATIVE;
@@ -35,6 +36,10 @@ fn a_split(first: (&str, &str), more: &[(&str, &str)]) -> (Member, Member, Clust
         assert!(!a.owned.contains_key(queue), "{queue} is owned twice");
         assert_eq!(b.offsets(*queue), [15, 16, 17, 18, 19]);
     }
+    // A commit that comes too late is not even sent: the coordinator would store it.
+    let moved = *b.owned.keys().next().unwrap();
+    let error = a.commit(commit(moved, 1, "")).unwrap_err();
+    assert!(error.to_string().ends_with("not this member's any more"), "{error}");
     for index in 0..4 {
         cluster.fill(index, 20..22);
     }
@@ -52,7 +57,8 @@ fn tails(member: &Member) -> usize {
 #[test]
 fn eager_members_split_the_queues_and_take_over_what_is_left() {
     let (mut a, mut b, _cluster) = a_split(RANGE, &[]);
-    assert_eq!(a.revoking.len(), 4, "eager: everything is given back first");
+    // Eager: everything is given back first, in each rebalance (a slow machine may need two).
+    assert!(a.revoking.len() >= 4 && a.revoking.len() % 4 == 0, "{:?}", a.revoking);
     a.close().unwrap();
     b.until("the rest is taken over", |b| b.owned.len() == 4);
     b.close().unwrap();
@@ -209,12 +215,31 @@ fn without_polls_the_queues_are_lost() {
 #[test]
 fn a_queue_that_the_engine_gives_up_brings_nothing_more() {
     let cluster = Cluster::new(2);
-    let mut member = Member::joined(cluster.source(), 2);
+    let mut member = Member::joined(cluster.source().set(RANGE.0, RANGE.1), 2);
     member.source.release(queue(0));
     cluster.fill(0, 0..5);
     cluster.fill(1, 0..5);
     member.until("the other is read", |m| m.offsets(queue(1)).len() == 5);
     assert!(member.offsets(queue(0)).is_empty());
+    // The group takes it back one day; the engine has forgotten it by then.
+    member.owned.remove(&queue(0));
+    let mut other = Member::new(cluster.source().set(RANGE.0, RANGE.1));
+    both_until(&mut member, &mut other, "split", |a, b| a.owned.len() == 1 && b.owned.len() == 1);
+    assert_eq!(member.revoking, [queue(1)]);
+    assert!(member.lost.is_empty());
     member.close().unwrap();
-    assert_eq!(member.lost, []);
+    other.close().unwrap();
+}
+
+#[test]
+fn a_session_that_ran_out_is_a_loss_without_a_revoke() {
+    for settings in [RANGE, COOPERATIVE] {
+        let cluster = Cluster::new(1);
+        let mut member = Member::joined(cluster.source().set(settings.0, settings.1), 1);
+        let unknown = RDKafkaRespErr::RD_KAFKA_RESP_ERR_UNKNOWN_MEMBER_ID;
+        cluster.fail(RDKafkaApiKey::Heartbeat, &[unknown]);
+        member.until("it is lost and comes again", |m| m.lost == [queue(0)] && m.owned.len() == 1);
+        assert!(member.revoking.is_empty(), "{:?}", member.revoking);
+        member.close().unwrap();
+    }
 }
