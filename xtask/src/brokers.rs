@@ -5,6 +5,9 @@ mod kafka;
 mod rocketmq;
 
 use std::path::PathBuf;
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
 
 use crate::flags::{Broker, BrokersAction, BrokersFlags};
 use crate::outcome::{Ended, Failure, say};
@@ -16,6 +19,7 @@ pub(crate) fn run(flags: &BrokersFlags) -> Ended {
     brokers.into_iter().try_for_each(|broker| match flags.action {
         BrokersAction::Up => up(broker).map(|running| say(&running.to_string())),
         BrokersAction::Down => down(broker).map(|()| say(&format!("{} is down", broker.name()))),
+        BrokersAction::Restart => restart(broker).map(|running| say(&running.to_string())),
         BrokersAction::Status => match status(broker)? {
             Some(running) => {
                 say(&running.to_string());
@@ -55,6 +59,25 @@ pub(crate) fn up(broker: Broker) -> Ended<Running> {
         Broker::Rocketmq => rocketmq::up(&dir).map(of_rocketmq),
     }
     .map_err(|error| Failure::other(format!("start {}", broker.name()), error))
+}
+
+/// Kills a broker as a crash would, and starts it again.
+fn restart(broker: Broker) -> Ended<Running> {
+    let failed = |error: String| Failure::other(format!("kill {}", broker.name()), error);
+    match (broker, status(broker)?) {
+        (_, None) => {}
+        (Broker::Rocketmq, Some(_)) => rocketmq::kill_broker(&folder(broker)).map_err(failed)?,
+        (Broker::Kafka, Some(running)) => {
+            let pid = running.pid.to_string();
+            let killed = Command::new("kill").args(["-KILL", &pid]).status();
+            killed.map_err(|error| failed(error.to_string()))?;
+            // Gone when it is reaped; until then its port may not be free.
+            while status(broker)?.is_some() {
+                thread::sleep(Duration::from_millis(20));
+            }
+        }
+    }
+    up(broker)
 }
 
 /// Stops a broker, if it runs.

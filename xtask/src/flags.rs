@@ -48,6 +48,8 @@ pub(crate) enum BrokersAction {
     Down,
     /// Says whether it runs, and where
     Status,
+    /// Kills it as a crash would, and starts it again
+    Restart,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -131,7 +131,7 @@ impl Consuming<'_> {
         let finished: u64 =
             before.iter().filter_map(|stored| stored.committed).map(|m| m.get()).sum();
         let owed = self.workload.messages.saturating_sub(finished);
-        let phase = Phase::begin(format!("consuming {}", name(self.run.mode)), owed);
+        let mut phase = Phase::begin(format!("consuming {}", name(self.run.mode)), owed);
         let mut samples = Samples::default();
         let mut trouble = Vec::new();
         let mut moved = (Instant::now(), 0, 0);
@@ -140,7 +140,8 @@ impl Consuming<'_> {
             let metrics = consumer.metrics();
             let done = metrics.succeeded;
             samples.add(start.elapsed(), done);
-            phase.at(done);
+            let committed = metrics.queues.iter().filter_map(|queue| queue.committed);
+            phase.at_with(done, committed.map(|mark| mark.get()).sum::<u64>().max(finished));
             let reached: u64 =
                 metrics.queues.iter().filter_map(|queue| queue.watermark).map(|m| m.get()).sum();
             if ends_are_final && reached >= self.workload.messages {

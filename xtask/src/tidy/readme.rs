@@ -40,8 +40,6 @@ fn body(file: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-
     const FILE: &str = "//! An example.\n#![expect(x)]\n\nuse a;\n\nfn main() {}\n";
 
     fn check(readme: &str) -> Vec<String> {
