@@ -51,8 +51,12 @@
 //!   empty topic, never a short one, never other bytes. Every block of records has CRCs and says which
 //!   offsets it holds; how far each queue had come is written down apart from the store. Missing files
 //!   and a short store are noticed when the log is opened, changed bytes when they are read at the
-//!   latest; [`Log::verify`] reads everything. The one thing that passes unnoticed is a store and a
-//!   mark file that are both put back to the same earlier state: a restored backup.
+//!   latest; [`Log::verify`] reads everything.
+//!
+//! What is *not* noticed: a folder that is put back whole to an earlier state, as from a backup; a
+//! store that has lost its newest writes together with the same writes in the topic's end marks. On
+//! systems without boot ids (other than Linux) a lost tail is noticed up to the last `fsync` only.
+//! There is no repair: what is damaged is to be read up to the damage, and begun anew.
 //!
 //! Reading hands out slices of the blocks in memory: nothing is copied per record. A message keeps its
 //! block alive (what one append brought, at most about 256 KiB and a record);

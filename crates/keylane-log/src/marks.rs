@@ -21,6 +21,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use bytes::{Buf, BufMut};
 
@@ -51,7 +52,7 @@ pub(crate) struct Mark {
 #[derive(Debug)]
 pub(crate) struct Marks {
     path: PathBuf,
-    file: File,
+    file: Arc<File>,
     image: Vec<u8>,
     cells: Vec<Cell>,
     boot: [u8; 16],
@@ -94,7 +95,7 @@ impl Marks {
             Ok(file)
         });
         let file = written.map_err(|error| Error::io("write", &path, error))?;
-        Ok(Self { path, file, image, cells, boot: owner.boot })
+        Ok(Self { path, file: Arc::new(file), image, cells, boot: owner.boot })
     }
 
     /// Opens what [`create`](Self::create) has written.
@@ -130,7 +131,7 @@ impl Marks {
             })
         };
         let cells = (0..cells).map(read).collect::<Result<_, _>>()?;
-        Ok(Self { path, file, image, cells, boot: owner.boot })
+        Ok(Self { path, file: Arc::new(file), image, cells, boot: owner.boot })
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -170,15 +171,16 @@ impl Marks {
     }
 
     fn write(&mut self, from: usize, to: usize) -> Result<(), Error> {
-        let written = self.file.seek(SeekFrom::Start(from as u64));
+        let mut file = &*self.file;
+        let written = file.seek(SeekFrom::Start(from as u64));
         written
-            .and_then(|_| self.file.write_all(&self.image[from..to]))
+            .and_then(|_| file.write_all(&self.image[from..to]))
             .map_err(|error| Error::io("write", &self.path, error))
     }
 
-    /// A handle to force the file to the disk with, while others go on to change it.
-    pub(crate) fn sync_handle(&self) -> Result<File, Error> {
-        self.file.try_clone().map_err(|error| Error::io("open", &self.path, error))
+    /// The file, to force it to the disk while others go on to change it.
+    pub(crate) fn file(&self) -> Arc<File> {
+        Arc::clone(&self.file)
     }
 }
 

@@ -279,7 +279,7 @@ impl Opening<'_> {
         }
         let ends = queues.iter().zip(0..).map(|(queue, index)| (cell_of(index), queue.end()));
         let ends: Vec<_> = ends.chain([(COMMITS, commits)]).collect();
-        let topic = Topic::new(number, &entry.name, queues.into(), marks)?;
+        let topic = Topic::new(number, &entry.name, queues.into(), marks);
         {
             let mut append = topic.append.lock();
             append.timestamps_max = timestamps_max;

@@ -68,7 +68,7 @@ impl Producer {
 
     /// How many queues the topic has.
     pub fn queues(&self) -> u32 {
-        u32::try_from(self.topic.queues.len()).unwrap_or(u32::MAX)
+        self.topic.queue_count()
     }
 
     /// The queue that a key goes to.
@@ -82,11 +82,13 @@ impl Producer {
     ///
     /// As [`Batch::push`] and [`append`](Self::append).
     pub fn send(&self, record: &Record<'_>) -> Result<(QueueId, Offset), Error> {
-        let mut batch = self.batch();
-        batch.push(record)?;
-        let appended = self.append(&mut batch)?;
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        let (index, _) = choose(&self.topic, record, turn, 0)?;
+        let mut builder = BlockBuilder::default();
+        builder.push(record);
+        let placed = self.topic.append(&self.shared.core, vec![(index, builder.seal())])?;
         // One record went in.
-        let one = appended[0];
+        let one = self.appended(placed[0]);
         Ok((one.queue, one.first))
     }
 
@@ -128,14 +130,42 @@ impl Producer {
             return Ok(Vec::new());
         }
         let placed = self.topic.append(&self.shared.core, bodies)?;
-        let appended = |one: Placed| {
-            let queue = self.topic.queues[one.queue as usize].id;
-            // The append has checked that it lies in range.
-            let first = Offset::new(one.base).unwrap_or(Offset::MAX);
-            Appended { queue, first, count: one.count }
-        };
-        Ok(placed.into_iter().map(appended).collect())
+        Ok(placed.into_iter().map(|one| self.appended(one)).collect())
     }
+
+    fn appended(&self, placed: Placed) -> Appended {
+        let queue = self.topic.queues[placed.queue as usize].id;
+        // The append has checked that it lies in range.
+        let first = Offset::new(placed.base).unwrap_or(Offset::MAX);
+        Appended { queue, first, count: placed.count }
+    }
+}
+
+/// The queue of a record, and the bytes that it takes at most. `turn` is for records without a key.
+fn choose(
+    topic: &Topic,
+    record: &Record<'_>,
+    turn: u32,
+    batch_bytes: usize,
+) -> Result<(u32, usize), Error> {
+    let queues = topic.queue_count();
+    let index = match (record.queue, record.key) {
+        (Some(index), _) => index,
+        (None, Some(key)) => queue_of(key, queues),
+        (None, None) => turn % queues,
+    };
+    let queue = topic.queue(index)?.id;
+    let size = record.encoded_max();
+    if size > RECORD_BYTES_MAX || batch_bytes + size > BATCH_BYTES_MAX {
+        return Err(Error::new(
+            Kind::TooLarge,
+            format!(
+                "append {size} bytes to {queue}: a record has at most {RECORD_BYTES_MAX}, and a \
+                 batch, which has {batch_bytes} already, at most {BATCH_BYTES_MAX}"
+            ),
+        ));
+    }
+    Ok((index, size))
 }
 
 impl Batch {
@@ -146,27 +176,8 @@ impl Batch {
     /// Invalid: the record names a queue that the topic does not have. TooLarge: the record has more
     /// than 64 MiB (with 10 bytes more for each header), or the batch would have more than 256 MiB. The batch stays as it was.
     pub fn push(&mut self, record: &Record<'_>) -> Result<QueueId, Error> {
-        let queues = u32::try_from(self.builders.len()).unwrap_or(u32::MAX);
-        let index = match (record.queue, record.key) {
-            (Some(index), _) => index,
-            (None, Some(key)) => queue_of(key, queues),
-            (None, None) => {
-                self.turn = self.turn.wrapping_add(1);
-                self.turn % queues
-            }
-        };
-        let queue = self.topic.queue(index)?.id;
-        let size = record.encoded_max();
-        if size > RECORD_BYTES_MAX || self.bytes + size > BATCH_BYTES_MAX {
-            return Err(Error::new(
-                Kind::TooLarge,
-                format!(
-                    "append {size} bytes to {queue}: a record has at most {RECORD_BYTES_MAX}, and \
-                     a batch, which has {} already, at most {BATCH_BYTES_MAX}",
-                    self.bytes
-                ),
-            ));
-        }
+        let (index, size) = choose(&self.topic, record, self.turn, self.bytes)?;
+        self.turn = self.turn.wrapping_add(1);
         let builder = &mut self.builders[index as usize];
         if builder.is_empty() {
             self.open.push(index);
@@ -178,7 +189,7 @@ impl Batch {
         }
         self.records += 1;
         self.bytes += size;
-        Ok(queue)
+        Ok(self.topic.queues[index as usize].id)
     }
 
     /// How many records it holds.

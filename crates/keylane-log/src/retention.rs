@@ -100,8 +100,7 @@ pub(crate) fn delete_topic(core: &Core, name: &str) -> Result<(), Error> {
     }
     let mut delete = || {
         let append = topic.append.lock();
-        let queues = u32::try_from(topic.queues.len()).unwrap_or(u32::MAX);
-        let entry = Registered { live: false, queues, name: name.into() };
+        let entry = Registered { live: false, queues: topic.queue_count(), name: name.into() };
         let mut write = core.store.write();
         write.put_state(&state::topic_key(topic.number), &entry.encode());
         write.commit(true).map_err(|error| core.stop(error))?;

@@ -116,7 +116,7 @@ impl Core {
         changed.write(&self.folder)?;
         *manifest = changed;
         let queues = (0..queues).map(|index| Queue::new(QueueId::new(name, index), 0, 0));
-        Topic::new(number, name, queues.collect(), marks)
+        Ok(Topic::new(number, name, queues.collect(), marks))
     }
 
     pub(crate) fn marks_path(&self, topic: u32) -> PathBuf {

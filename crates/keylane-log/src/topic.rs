@@ -37,7 +37,7 @@ pub(crate) struct Topic {
     pub(crate) deleted: AtomicBool,
     /// One trim at a time.
     pub(crate) trimming: Mutex<()>,
-    pub(crate) marks_file: File,
+    pub(crate) marks_file: Arc<File>,
 }
 
 #[derive(Debug)]
@@ -82,15 +82,10 @@ impl Queue {
 }
 
 impl Topic {
-    pub(crate) fn new(
-        number: u32,
-        name: &str,
-        queues: Box<[Queue]>,
-        marks: Marks,
-    ) -> Result<Self, Error> {
-        let marks_file = marks.sync_handle()?;
+    pub(crate) fn new(number: u32, name: &str, queues: Box<[Queue]>, marks: Marks) -> Self {
+        let marks_file = marks.file();
         let timestamps_max = vec![NO_TIMESTAMP; queues.len()];
-        Ok(Self {
+        Self {
             number,
             name: name.into(),
             queues,
@@ -100,7 +95,7 @@ impl Topic {
             deleted: false.into(),
             trimming: Mutex::default(),
             marks_file,
-        })
+        }
     }
 
     /// Appends these bodies, each to its queue, all of them or none; returns where they went.
@@ -173,7 +168,12 @@ impl Topic {
         Ok(placed)
     }
 
-    /// The name of one of its queues, for sentences.
+    /// 1 to 65,536.
+    pub(crate) fn queue_count(&self) -> u32 {
+        u32::try_from(self.queues.len()).unwrap_or(u32::MAX)
+    }
+
+    /// One of its queues, by an index that comes from outside.
     pub(crate) fn queue(&self, index: u32) -> Result<&Queue, Error> {
         self.queues.get(index as usize).ok_or_else(|| {
             Error::invalid(format!(

@@ -137,19 +137,23 @@ fn groups_and_their_lag_are_shown() {
     let log = Log::open(folder.path()).unwrap();
     fill(&log);
     assert_eq!(log.groups("t").unwrap(), []);
-    let (mut a, b) = (consumer(&log, "a"), consumer(&log, "b"));
+    // Names of which one begins the other.
+    let (mut a, mut b) = (consumer(&log, "a"), consumer(&log, "ab"));
     commit(&mut a, queue(0), 40, "note").unwrap();
+    commit(&mut b, queue(1), 10, "").unwrap();
     drop(b);
     let groups = log.groups("t").unwrap();
     let shown: Vec<_> = groups.iter().map(|g| (&*g.group, g.is_live)).collect();
-    assert_eq!(shown, [("a", true), ("b", false)]);
+    assert_eq!(shown, [("a", true), ("ab", false)]);
     let queues: Vec<_> = groups[0]
         .queues
         .iter()
         .map(|q| (q.queue, q.committed.map(|w| w.get()), &*q.metadata, q.lag))
         .collect();
     assert_eq!(queues, [(queue(0), Some(40), "note", 60), (queue(1), None, "", 100)]);
-    assert!(groups[1].queues.iter().all(|q| q.committed.is_none() && q.lag == 100));
+    let lags: Vec<_> =
+        groups[1].queues.iter().map(|q| (q.committed.map(|w| w.get()), q.lag)).collect();
+    assert_eq!(lags, [(None, 100), (Some(10), 90)]);
     assert!(log.groups("u").unwrap_err().is_not_found());
 }
 
