@@ -4,7 +4,7 @@
 //! | module | what | when |
 //! | --- | --- | --- |
 //! | [`script`] | a source that does what the test says, faults included | to test a consumer |
-//! | [`recorder`] | notes of listener, source and sink, and a verdict | to know that all promises held |
+//! | [`recorder`] | notes of what happened, and a verdict | to know that all promises held |
 //! | [`guarantee`] | the promises themselves, as objects that watch | to feed them in another way |
 //! | [`workload`] | keys, sizes, work and faults, the same for the same seed | to make load |
 //! | [`memory`] | a fast source over messages in memory | to measure |

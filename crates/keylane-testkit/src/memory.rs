@@ -18,6 +18,9 @@ use keylane_source::{
 };
 use parking_lot::{Condvar, Mutex};
 
+#[cfg(test)]
+mod tests;
+
 /// How many queues one poll reads: enough to give every queue its turn, few enough that a poll
 /// stays short.
 const QUEUES_PER_POLL: usize = 8;
@@ -305,11 +308,14 @@ impl MemorySource {
         let before = events.len();
         events.append(&mut self.told);
         let mut fetches = 0;
-        while fetches < QUEUES_PER_POLL
-            && let Some(index) = self.ready.pop_front()
-        {
+        // Those that stand in the line now, so that no queue comes twice and beyond its limits.
+        for _ in 0..self.ready.len() {
+            if fetches == QUEUES_PER_POLL {
+                break;
+            }
             // A queue that was paused while it stood in the line gives nothing and leaves it.
-            if let Some(fetched) = self.fetch(index, limits) {
+            let next = self.ready.pop_front();
+            if let Some(fetched) = next.and_then(|index| self.fetch(index, limits)) {
                 events.push(fetched);
                 fetches += 1;
             }

@@ -147,6 +147,7 @@ mod tests {
     fn what_an_old_epoch_finishes_late_does_not_count() {
         assert_eq!(count("E0 q0-1 d0 V E0 q0-1 d0 s0 a1"), 0);
         assert_eq!(count("E0 q0-1 d0 V E0 s0 q0-1 a1"), 1);
+        assert_eq!(count("E0 q0-1 d0 V E0 q0-1 s0 a1"), 1);
     }
 
     #[test]

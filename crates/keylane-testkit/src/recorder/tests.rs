@@ -235,6 +235,53 @@ fn after_a_crash_the_old_handle_is_not_heard_and_the_new_one_begins_at_the_commi
 }
 
 #[test]
+fn an_offset_that_an_operator_has_moved_is_where_the_next_process_begins() {
+    let script = Script::new();
+    script.assign(queue(0));
+    (0..4).for_each(|_| _ = script.produce(queue(0), "a", "p"));
+    let recorder = Recorder::new(Scope::key());
+    let mut source = Recorded::new(script.source(), &recorder);
+    consume(&mut source, &recorder);
+    source.commit(commit(4));
+    consume(&mut source, &recorder);
+    script.reset(queue(0), ResetCause::Moved { to: Position::new(2).unwrap() });
+    consume(&mut source, &recorder);
+    source.seek(queue(0), SeekTo::Position(Position::new(2).unwrap()));
+    consume(&mut source, &recorder);
+    let after = recorder.crash();
+    let mut source = Recorded::new(script.restart(), &after);
+    consume(&mut source, &after);
+    source.commit(commit(4));
+    consume(&mut source, &after);
+    let verdict = after.verdict();
+    verdict.assert_clean();
+    assert_eq!((verdict.delivered, verdict.duplicates), (4, 4));
+}
+
+#[test]
+fn a_late_answer_belongs_to_the_epoch_that_asked() {
+    let script = Script::new();
+    script.assign(queue(0));
+    (0..3).for_each(|_| _ = script.produce(queue(0), "a", "p"));
+    let recorder = Recorder::new(Scope::key());
+    let mut source = Recorded::new(script.source(), &recorder);
+    consume(&mut source, &recorder);
+    script.hold_commits();
+    source.commit(commit(1));
+    script.reset(queue(0), ResetCause::Moved { to: Position::ZERO });
+    consume(&mut source, &recorder);
+    source.seek(queue(0), SeekTo::Earliest);
+    consume(&mut source, &recorder);
+    source.commit(commit(2));
+    assert!(script.answer_commit(CommitTag(1), &crate::script::CommitAnswer::Stored));
+    consume(&mut source, &recorder);
+    assert_eq!(recorder.verdict_so_far().commit_violations, 0);
+    source.commit(commit(3));
+    let verdict = recorder.verdict_so_far();
+    assert_eq!(verdict.commit_violations, 1, "the second one is not answered: {verdict}");
+}
+
+#[test]
 fn a_failed_look_up_taken_for_none_is_seen() {
     let script = Script::new();
     script.store(queue(0), mark(1));

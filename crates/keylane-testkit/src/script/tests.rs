@@ -195,6 +195,8 @@ fn a_seek_out_of_range_and_a_reset_stop_the_reading_until_the_next_seek() {
     assert_eq!(told(&mut source), [format!("reset {cause}")]);
     source.seek(queue(), SeekTo::Earliest);
     assert_eq!(told(&mut source), ["fetched [2, 3] to 4"]);
+    source.seek(queue(), SeekTo::Latest);
+    assert_eq!(told(&mut source), ["end At(Position(4))"], "told again after a seek");
     script.reset(queue(), ResetCause::Moved { to: at(3) });
     assert_eq!(told(&mut source), ["reset Moved { to: Position(3) }"]);
     assert_eq!(script.committed(queue()), Some(3));
@@ -302,10 +304,14 @@ fn a_wake_ends_the_wait_under_way_or_the_next_one_and_only_one() {
     script.wait_for("the second poll", |state| state.polls() == 2);
     waker.wake();
     let mut source = poller.join().unwrap();
+    let poller = thread::spawn(move || {
+        let mut events = Vec::new();
+        source.poll(LIMITS, LONG, &mut events).unwrap();
+        events.len()
+    });
+    script.wait_for("the third poll", |state| state.polls() == 3);
     script.assign(queue());
-    let mut events = Vec::new();
-    source.poll(LIMITS, LONG, &mut events).unwrap();
-    assert_eq!(events.len(), 1, "a used wake must not end this wait early");
+    assert_eq!(poller.join().unwrap(), 1, "a used wake must not end this wait early");
 }
 
 #[test]
