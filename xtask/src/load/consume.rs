@@ -55,7 +55,10 @@ impl Consuming<'_> {
         let source = self.stage.source()?;
         let start = Instant::now();
         let pace = plan.rate.map(|rate| Pace::new(start, rate));
-        let writer = pace.and_then(|_| self.stage.writer());
+        let writer = match pace {
+            Some(_) => self.stage.writer()?,
+            None => None,
+        };
         let source = match (pace, &writer) {
             (Some(pace), None) => paced(source, pace, &self.shared.produced),
             _ => source,

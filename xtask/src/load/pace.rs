@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use keylane_source::{
-    Commit, Fetch, FetchLimits, Position, QueueId, SeekTo, Source, SourceError, SourceEvent,
-    SourceWaker,
+    Commit, Fetch, FetchLimits, Position, QueueId, QueueLocks, SeekTo, Source, SourceError,
+    SourceEvent, SourceWaker,
 };
 
 use super::timeline::Timeline;
@@ -167,6 +167,10 @@ impl<S: Source> Source for Paced<S> {
     fn release(&mut self, queue: QueueId) {
         self.forget(queue);
         self.source.release(queue);
+    }
+
+    fn locks(&mut self) -> Option<&mut dyn QueueLocks> {
+        self.source.locks()
     }
 
     fn waker(&self) -> SourceWaker {

@@ -1,10 +1,17 @@
 //! Where a run's messages are: written there first, then consumed from there.
 //!
-//! One variant per kind of source. A broker's source adds a variant, a file beside `stage/log.rs`,
-//! and a feature of this crate, so that nobody compiles a client that he does not use.
+//! One variant and one file per kind of source. A broker's stands behind a feature of this crate, so
+//! that nobody compiles a client that he does not use; naming such a source builds this program
+//! again, with its feature.
 
+#[cfg(any(feature = "kafka", feature = "rocketmq"))]
+mod broker;
+#[cfg(feature = "kafka")]
+mod kafka;
 mod log;
 mod memory;
+#[cfg(feature = "rocketmq")]
+mod rocketmq;
 
 use std::sync::Arc;
 
@@ -35,6 +42,16 @@ pub(super) struct Producing<'a> {
 pub(super) enum Stage {
     Memory(memory::MemoryStage),
     Log(log::LogStage),
+    #[cfg(feature = "kafka")]
+    Kafka(kafka::KafkaStage),
+    #[cfg(feature = "rocketmq")]
+    RocketMq(rocketmq::RocketMqStage),
+}
+
+/// Writes messages, from any thread.
+pub(super) trait Writer: Send {
+    /// Writes the workload, less what each queue has already, by its index.
+    fn write(self: Box<Self>, producing: &Producing<'_>, there: Vec<u64>) -> Ended;
 }
 
 /// What the store itself says of a queue.
@@ -51,16 +68,18 @@ impl Stage {
         match plan.source {
             SourceKind::Memory => Ok(Self::Memory(memory::MemoryStage::default())),
             SourceKind::Log => Ok(Self::Log(log::LogStage::open(plan, run, workload)?)),
-            SourceKind::Kafka | SourceKind::Rocketmq => Err(Failure::usage(format!(
-                "--source {}: not wired up yet",
-                super::plan::name(plan.source)
-            ))),
+            #[cfg(feature = "kafka")]
+            SourceKind::Kafka => Ok(Self::Kafka(kafka::KafkaStage::open(workload)?)),
+            #[cfg(feature = "rocketmq")]
+            SourceKind::Rocketmq => Ok(Self::RocketMq(rocketmq::RocketMqStage::open(workload)?)),
+            #[cfg(not(all(feature = "kafka", feature = "rocketmq")))]
+            missing => Err(build_with(missing)),
         }
     }
 
     /// Whether messages can be produced while they are consumed; where not, the source is paced.
     pub(super) fn produces_alongside(&self) -> bool {
-        matches!(self, Self::Log(_))
+        !matches!(self, Self::Memory(_))
     }
 
     /// How often one poll may bring the same queue. Memory brings up to eight fetches a poll, of
@@ -68,7 +87,7 @@ impl Stage {
     pub(super) fn fetches_of_a_queue(&self) -> usize {
         match self {
             Self::Memory(_) => 8,
-            Self::Log(_) => 1,
+            _ => 1,
         }
     }
 
@@ -77,14 +96,22 @@ impl Stage {
         match self {
             Self::Memory(stage) => stage.produce(producing),
             Self::Log(stage) => stage.produce(producing),
+            #[cfg(feature = "kafka")]
+            Self::Kafka(stage) => stage.writer()?.write(producing, Vec::new()),
+            #[cfg(feature = "rocketmq")]
+            Self::RocketMq(stage) => stage.writer().write(producing, Vec::new()),
         }
     }
 
     /// Writes from another thread, where messages can be produced while they are consumed.
-    pub(super) fn writer(&self) -> Option<log::Writer> {
+    pub(super) fn writer(&self) -> Ended<Option<Box<dyn Writer>>> {
         match self {
-            Self::Memory(_) => None,
-            Self::Log(stage) => Some(stage.writer()),
+            Self::Memory(_) => Ok(None),
+            Self::Log(stage) => Ok(Some(stage.writer())),
+            #[cfg(feature = "kafka")]
+            Self::Kafka(stage) => Ok(Some(stage.writer()?)),
+            #[cfg(feature = "rocketmq")]
+            Self::RocketMq(stage) => Ok(Some(stage.writer())),
         }
     }
 
@@ -93,6 +120,10 @@ impl Stage {
         match self {
             Self::Memory(stage) => stage.source(),
             Self::Log(stage) => stage.source(),
+            #[cfg(feature = "kafka")]
+            Self::Kafka(stage) => stage.source(),
+            #[cfg(feature = "rocketmq")]
+            Self::RocketMq(stage) => stage.source(),
         }
     }
 
@@ -102,8 +133,27 @@ impl Stage {
         match self {
             Self::Memory(stage) => Ok(stage.stored()),
             Self::Log(stage) => stage.stored(),
+            #[cfg(feature = "kafka")]
+            Self::Kafka(stage) => stage.stored(),
+            #[cfg(feature = "rocketmq")]
+            Self::RocketMq(stage) => stage.stored(),
         }
     }
+}
+
+/// Replaces this program by one that has the source's client. Returns only when that failed.
+#[cfg(not(all(feature = "kafka", feature = "rocketmq")))]
+fn build_with(source: SourceKind) -> Failure {
+    use std::os::unix::process::CommandExt;
+
+    let feature = super::plan::name(source);
+    crate::outcome::say(&format!("building the client of {feature}: this takes a while, once"));
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = std::process::Command::new(cargo);
+    command.args(["run", "--quiet", "--release", "--package", "xtask", "--features", &feature]);
+    command.arg("--manifest-path").arg(crate::ci::root().join("Cargo.toml"));
+    command.arg("--").args(std::env::args_os().skip(1));
+    Failure::other("run cargo again", command.exec())
 }
 
 /// A paced source tells itself when its messages came.

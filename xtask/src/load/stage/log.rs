@@ -22,7 +22,7 @@ use keylane_log::{Batch, Log, Producer, Record};
 use keylane_source::{Offset, Position, Source};
 use tempfile::TempDir;
 
-use super::{Producing, Stored};
+use super::{Producing, Stored, Writer};
 use crate::load::plan::{Plan, RunPlan};
 use crate::load::workload::Workload;
 use crate::outcome::{Ended, Failure};
@@ -42,8 +42,7 @@ pub(in crate::load) struct LogStage {
     _temporary: Option<TempDir>,
 }
 
-/// Writes messages, from any thread.
-pub(in crate::load) struct Writer(Producer);
+struct LogWriter(Producer);
 
 impl LogStage {
     /// Opens or creates the folder.
@@ -68,8 +67,8 @@ impl LogStage {
         open().map_err(|error| Failure::other(format!("log in {}", folder.display()), error))
     }
 
-    pub(super) fn writer(&self) -> Writer {
-        Writer(self.producer.clone())
+    pub(super) fn writer(&self) -> Box<dyn Writer> {
+        Box::new(LogWriter(self.producer.clone()))
     }
 
     pub(super) fn produce(&self, producing: &Producing<'_>) -> Ended {
@@ -105,9 +104,8 @@ impl LogStage {
     }
 }
 
-impl Writer {
-    /// Writes the workload, less what each queue has already.
-    pub(in crate::load) fn write(self, producing: &Producing<'_>, mut there: Vec<u64>) -> Ended {
+impl Writer for LogWriter {
+    fn write(self: Box<Self>, producing: &Producing<'_>, mut there: Vec<u64>) -> Ended {
         let mut batch = self.0.batch();
         // Paced, messages come in small batches: what is due by now, and no more.
         let mut written = 0;
@@ -141,7 +139,9 @@ impl Writer {
         (producing.written)(written);
         Ok(())
     }
+}
 
+impl LogWriter {
     /// Appends the batch, whose last message is the one before the `written`-th.
     fn append(&self, batch: &mut Batch, producing: &Producing<'_>, written: u64) -> Ended {
         let now = Instant::now();
