@@ -1,8 +1,8 @@
 //! How fast the log appends and reads: `cargo run --release -p keylane-log --example throughput`.
 //!
-//! 100-byte records in 4 queues, in batches of 256 and of 1024, under each fsync policy; then all of
-//! them through a `Source`, as the engine reads. CPU time is that of the whole process, the store's
-//! own threads included; on a busy machine it tells more than the rate.
+//! 100-byte records in 4 queues, in batches of 256 and of 1024, under each fsync policy; then all
+//! of them through a `Source`, as the engine reads. CPU time is that of the whole process, the
+//! store's own threads included; on a busy machine it tells more than the rate.
 #![expect(clippy::print_stdout, reason = "an example that reports")]
 
 use std::error::Error;

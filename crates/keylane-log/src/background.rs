@@ -1,5 +1,5 @@
-//! The log's one thread: it writes commits, forces writes to the disk in intervals, and removes what
-//! nobody needs. So no caller of a [`Source`](keylane_source::Source) waits for the disk.
+//! The log's one thread: it writes commits, forces writes to the disk in intervals, and removes
+//! what nobody needs. So no caller of a [`Source`](keylane_source::Source) waits for the disk.
 //!
 //! It sleeps while there is nothing to do. Commits that came while it was writing go together.
 

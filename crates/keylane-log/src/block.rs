@@ -15,8 +15,8 @@
 //! ```
 //!
 //! Invariants, checked by [`Block::decode`] and [`Block::next_record`]: a block says itself which
-//! topic, queue and offsets it holds, so that one in the wrong place is noticed; both CRCs hold; the
-//! body holds exactly `count` records and not a byte more; no bytes whatever make it panic.
+//! topic, queue and offsets it holds, so that one in the wrong place is noticed; both CRCs hold;
+//! the body holds exactly `count` records and not a byte more; no bytes whatever make it panic.
 
 use std::fmt;
 
@@ -158,8 +158,8 @@ impl Block {
     }
 }
 
-/// A block on its way in. It learns its place (topic, queue, base) only when it is appended, so that
-/// encoding and the CRC of the body need no lock.
+/// A block on its way in. It learns its place (topic, queue, base) only when it is appended, so
+/// that encoding and the CRC of the body need no lock.
 #[derive(Debug, Default)]
 pub(crate) struct BlockBuilder {
     bytes: BytesMut,
@@ -242,8 +242,8 @@ impl SealedBody {
     }
 }
 
-/// What a fuzz target calls: decodes any bytes as a block, and encodes again what it found. Not part
-/// of the public interface.
+/// What a fuzz target calls: decodes any bytes as a block, and encodes again what it found. Not
+/// part of the public interface.
 ///
 /// # Panics
 ///

@@ -115,8 +115,8 @@ impl Error {
         self.0.kind == Kind::AlreadyExists
     }
 
-    /// The group has a live consumer on this topic, so that it cannot have a second one, and neither
-    /// can be deleted.
+    /// The group has a live consumer on this topic, so that it cannot have a second one, and
+    /// neither can be deleted.
     pub fn is_in_use(&self) -> bool {
         self.0.kind == Kind::InUse
     }

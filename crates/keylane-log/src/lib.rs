@@ -39,33 +39,33 @@
 //!
 //! # What is promised
 //!
-//! * **Acknowledged is there.** When an append or a commit is acknowledged, it has been handed to the
-//!   operating system: a `kill -9` at any instant loses nothing of it, under every [`Fsync`] policy.
-//!   What a power failure may take depends on the policy, and is not tested.
+//! * **Acknowledged is there.** When an append or a commit is acknowledged, it has been handed to
+//!   the operating system: a `kill -9` at any instant loses nothing of it, under every [`Fsync`]
+//!   policy. What a power failure may take depends on the policy, and is not tested.
 //! * **Nothing is half there.** A batch is in the log whole, in all of its queues, or not at all. A
 //!   batch that was under way when the process died may be either.
 //! * **Offsets have no holes.** The first record of a queue has offset 0, the next one 1.
 //! * **Committed is what was committed**: after a crash a group finds a value that it had handed
 //!   over, the last acknowledged one or a later one.
-//! * **Damage is an error**, [`Error::is_damaged`], that names file, topic, queue or offset: never an
-//!   empty topic, never a short one, never other bytes. Every block of records has CRCs and says which
-//!   offsets it holds; how far each queue had come is written down apart from the store. Missing files
-//!   and a short store are noticed when the log is opened, changed bytes when they are read at the
-//!   latest; [`Log::verify`] reads everything.
+//! * **Damage is an error**, [`Error::is_damaged`], that names file, topic, queue or offset: never
+//!   an empty topic, never a short one, never other bytes. Every block of records has CRCs and says
+//!   which offsets it holds; how far each queue had come is written down apart from the store.
+//!   Missing files and a short store are noticed when the log is opened, changed bytes when they
+//!   are read at the latest; [`Log::verify`] reads everything.
 //!
 //! What is *not* noticed: a folder that is put back whole to an earlier state, as from a backup; a
 //! store that has lost its newest writes together with the same writes in the topic's end marks. On
 //! systems without boot ids (other than Linux) a lost tail is noticed up to the last `fsync` only.
 //! There is no repair: what is damaged is to be read up to the damage, and begun anew.
 //!
-//! Reading hands out slices of the blocks in memory: nothing is copied per record. A message keeps its
-//! block alive (what one append brought, at most about 256 KiB and a record);
+//! Reading hands out slices of the blocks in memory: nothing is copied per record. A message keeps
+//! its block alive (what one append brought, at most about 256 KiB and a record);
 //! [`Message::detach`](keylane_source::Message::detach) ends that.
 //!
 //! # Limits
 //!
-//! A record has at most 64 MiB, a batch 256 MiB, a topic 65,536 queues. A group has one live consumer
-//! a topic.
+//! A record has at most 64 MiB, a batch 256 MiB, a topic 65,536 queues. A group has one live
+//! consumer a topic.
 //!
 //! [keylane]: https://docs.rs/keylane
 #![forbid(unsafe_code)]

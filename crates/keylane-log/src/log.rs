@@ -113,8 +113,8 @@ impl Log {
     /// The group's consumer of a topic: all its queues. A group has one live consumer a topic.
     ///
     /// The group is remembered from here on: what it has not committed is not removed by retention
-    /// until [`forget_group`](Self::forget_group). May wait for commits of an earlier consumer to be
-    /// written.
+    /// until [`forget_group`](Self::forget_group). May wait for commits of an earlier consumer to
+    /// be written.
     ///
     /// # Errors
     ///
@@ -171,8 +171,8 @@ impl Log {
     }
 
     /// Moves what a group has committed for a queue, as an operator does: it reads on from there. A
-    /// live consumer is told ([`ResetCause::Moved`](keylane_source::ResetCause::Moved)), and what it
-    /// commits before it has learned of it is refused, so that the move holds.
+    /// live consumer is told ([`ResetCause::Moved`](keylane_source::ResetCause::Moved)), and what
+    /// it commits before it has learned of it is refused, so that the move holds.
     ///
     /// # Errors
     ///
@@ -205,8 +205,8 @@ impl Log {
         inspect::groups(self.core(), &*self.core().topic(topic)?)
     }
 
-    /// Reads every record of every topic, and checks what [the crate](crate) says of damage. Returns
-    /// how many records there are.
+    /// Reads every record of every topic, and checks what [the crate](crate) says of damage.
+    /// Returns how many records there are.
     ///
     /// # Errors
     ///

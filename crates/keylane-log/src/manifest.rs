@@ -1,8 +1,8 @@
 //! What must be there: the log's identity, the store's folders and the topics, in a file apart from
 //! the store.
 //!
-//! An embedded store that has lost its files opens as an empty one. The manifest is what such a store
-//! is compared with. It changes only when a topic is created or deleted.
+//! An embedded store that has lost its files opens as an empty one. The manifest is what such a
+//! store is compared with. It changes only when a topic is created or deleted.
 //!
 //! The file is text, one fact a line, the CRC of the lines before it in the last one:
 //!
@@ -14,10 +14,10 @@
 //! crc 8d3a00f1
 //! ```
 //!
-//! Replacing it is crash-safe: the old content is first written to `manifest.previous`, then the new
-//! one to `manifest`, each through a temporary file that is forced to the disk and renamed. So at any
-//! instant one of the two is whole. One that is empty or corrupt is passed over for the other one; the
-//! topic that the previous copy may lack is found in the store (see `open.rs`).
+//! Replacing it is crash-safe: the old content is first written to `manifest.previous`, then the
+//! new one to `manifest`, each through a temporary file that is forced to the disk and renamed. So
+//! at any instant one of the two is whole. One that is empty or corrupt is passed over for the
+//! other one; the topic that the previous copy may lack is found in the store (see `open.rs`).
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};

@@ -1,7 +1,7 @@
 //! The end marks of one topic: how far each queue, and the topic's commits, had come.
 //!
-//! A store that dropped its tail as "torn", or lost a file, opens shorter than it was, in silence. So
-//! after each write, and before it is acknowledged, its end goes into this file, which the store
+//! A store that dropped its tail as "torn", or lost a file, opens shorter than it was, in silence.
+//! So after each write, and before it is acknowledged, its end goes into this file, which the store
 //! knows nothing of. On open a queue must reach
 //!
 //! 1. its *durable* end always: that was written after an `fsync` of the store had returned;

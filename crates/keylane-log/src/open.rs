@@ -10,13 +10,13 @@
 //! # Creation
 //!
 //! The store is built as `store.new`, closed, the manifest written, and `store.new` renamed to
-//! `store`. A crash leaves no manifest (begin again), or a manifest without topics beside `store.new`
-//! (rename it).
+//! `store`. A crash leaves no manifest (begin again), or a manifest without topics beside
+//! `store.new` (rename it).
 //!
 //! # Topics
 //!
-//! A topic is created in the order store, marks, manifest, and deleted in the order store (its entry
-//! says "deleted"), manifest, marks, blocks. The store's entry decides:
+//! A topic is created in the order store, marks, manifest, and deleted in the order store (its
+//! entry says "deleted"), manifest, marks, blocks. The store's entry decides:
 //!
 //! | store | manifest | marks | it is |
 //! | --- | --- | --- | --- |
@@ -91,8 +91,8 @@ fn own(folder: &Path, options: &Options) -> Result<File, Error> {
         && !names.iter().any(|name| name == LOCK || FILES.contains(&name.as_str()))
     {
         return Err(Error::damaged(format!(
-            "open the log in {}: there is no manifest but there is {first:?}: the manifest is lost, \
-             or the folder holds something else than a log",
+            "open the log in {}: there is no manifest but there is {first:?}: the manifest is \
+             lost, or the folder holds something else than a log",
             folder.display()
         )));
     }
@@ -158,8 +158,8 @@ fn create(folder: &Path, options: &Options) -> Result<Manifest, Error> {
     let marks = folder.join(MARKS);
     if let Some(other) = entries(folder)?.iter().find(|name| !ours(name)) {
         return Err(Error::damaged(format!(
-            "there is no manifest but there is {other:?}: the manifest is lost, or the folder holds \
-             something else than a log"
+            "there is no manifest but there is {other:?}: the manifest is lost, or the folder \
+             holds something else than a log"
         )));
     }
     if let Some(topic) = entries(&marks)?.first() {
@@ -310,8 +310,8 @@ impl Opening<'_> {
         let must = if marks.is_of_this_boot(COMMITS) { mark.acknowledged } else { mark.durable };
         if count < must {
             return Err(Error::damaged(format!(
-                "the store has {count} of {must} commits of topic {:?} that were acknowledged, says \
-                 {}: commits are missing",
+                "the store has {count} of {must} commits of topic {:?} that were acknowledged, \
+                 says {}: commits are missing",
                 entry.name,
                 marks.path().display()
             )));
@@ -348,8 +348,8 @@ impl Opening<'_> {
         let must = if acknowledged_binds { mark.acknowledged } else { mark.durable };
         if end < must {
             return Err(Error::damaged(format!(
-                "{queue} ends at offset {end} in the store, but {} says that it had come to {must}: \
-                 records are missing",
+                "{queue} ends at offset {end} in the store, but {} says that it had come to \
+                 {must}: records are missing",
                 marks.path().display()
             )));
         }

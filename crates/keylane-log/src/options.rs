@@ -23,9 +23,9 @@ const FSYNC_INTERVAL_RANGE: std::ops::RangeInclusive<Duration> =
 /// | `Interval(d)` | `write` | what the last `d` brought, and the duration of one `fsync` |
 /// | `Never` | `write` | what the operating system had not written by itself |
 ///
-/// What a power failure took is reported by [`Log::power_loss`] when the log is opened again; the log
-/// that is left is a prefix of every queue, whole and in order. A topic's creation and deletion are
-/// forced to the disk under every policy.
+/// What a power failure took is reported by [`Log::power_loss`] when the log is opened again; the
+/// log that is left is a prefix of every queue, whole and in order. A topic's creation and deletion
+/// are forced to the disk under every policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fsync {

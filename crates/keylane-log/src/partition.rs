@@ -5,10 +5,10 @@ use xxhash_rust::xxh3::xxh3_64;
 /// The queue of a key, out of `queues`.
 ///
 /// XXH3 with 64 bits and no seed: its values are fixed by its specification, so that a key goes to
-/// the same queue in every process and every release; it is fast on short keys; and it has nothing in
-/// common with the seeded hash by which the engine chooses shards: keys that share a queue spread
-/// over all shards. The high bits choose, by multiplication, so that every number of queues is
-/// served evenly.
+/// the same queue in every process and every release; it is fast on short keys; and it has nothing
+/// in common with the seeded hash by which the engine chooses shards: keys that share a queue
+/// spread over all shards. The high bits choose, by multiplication, so that every number of queues
+/// is served evenly.
 pub(crate) fn queue_of(key: &[u8], queues: u32) -> u32 {
     let scaled = u128::from(xxh3_64(key)) * u128::from(queues);
     // Below `queues`, hence a u32.

@@ -173,8 +173,9 @@ impl Batch {
     ///
     /// # Errors
     ///
-    /// Invalid: the record names a queue that the topic does not have. TooLarge: the record has more
-    /// than 64 MiB (with 10 bytes more for each header), or the batch would have more than 256 MiB. The batch stays as it was.
+    /// Invalid: the record names a queue that the topic does not have. TooLarge: the record has
+    /// more than 64 MiB (with 10 bytes more for each header), or the batch would have more than 256
+    /// MiB. The batch stays as it was.
     pub fn push(&mut self, record: &Record<'_>) -> Result<QueueId, Error> {
         let (index, size) = choose(&self.topic, record, self.turn, self.bytes)?;
         self.turn = self.turn.wrapping_add(1);

@@ -8,8 +8,8 @@
 //! headers          varint count ≥ 1, each: varint length, name, varint 0 = no value, n = n-1 bytes
 //! ```
 //!
-//! Numbers are little-endian, varints are LEB128 of at most 32 bits in their shortest form. There is
-//! one encoding of a record and no other, so that decode and encode are inverse both ways.
+//! Numbers are little-endian, varints are LEB128 of at most 32 bits in their shortest form. There
+//! is one encoding of a record and no other, so that decode and encode are inverse both ways.
 
 use bytes::{Buf, BufMut, Bytes};
 use keylane_source::Headers;
@@ -102,8 +102,8 @@ impl<'a> Record<'a> {
     }
 
     /// Appends the record's encoding. The caller has checked that
-    /// [`encoded_max`](Self::encoded_max) is at most [`RECORD_BYTES_MAX`], so that every length fits
-    /// a varint.
+    /// [`encoded_max`](Self::encoded_max) is at most [`RECORD_BYTES_MAX`], so that every length
+    /// fits a varint.
     pub(crate) fn encode(&self, out: &mut impl BufMut) {
         let flag = |bit, set| if set { bit } else { 0 };
         out.put_u8(

@@ -72,7 +72,8 @@ impl Core {
             Some(error) => Err(Error::new(
                 Kind::Stopped,
                 format!(
-                    "the log in {} stopped after a failed write; open it again. That write: {error}",
+                    "the log in {} stopped after a failed write; open it again. That \
+                     write: {error}",
                     self.folder.display()
                 ),
             )),

@@ -10,8 +10,8 @@
 //!    `is_ready` says. A queue leaves it when it has nothing left, and comes back when it grows
 //!    or is sought or resumed. So a poll costs what it brings, not what there are queues.
 //! 2. A position lies between the queue's begin and end, or is answered by a reset.
-//! 3. A block that was read in part stays with its queue, so that small fetches do not read and check
-//!    it again; together these blocks keep at most 32 MiB.
+//! 3. A block that was read in part stays with its queue, so that small fetches do not read and
+//!    check it again; together these blocks keep at most 32 MiB.
 
 mod fetch;
 mod timestamp;
@@ -44,8 +44,8 @@ const METADATA_BYTES_MAX: usize = 64 << 10;
 ///
 /// It is assigned every queue of the topic at its first poll, and keeps them: there is no other
 /// member to share with. Positions below what retention has left, or above a queue's end, are
-/// answered by [`ResetCause::OutOfRange`]. A dead record is a fatal error of its queue; the other
-/// queues go on.
+/// answered by [`ResetCause::OutOfRange`]. A damaged record is a fatal error of its queue; the
+/// other queues go on.
 ///
 /// Commits are written by the log's own thread. A result that says "stored" means: survives a
 /// `kill -9`, and what [`Fsync`](crate::Fsync) says of a power failure. Any watermark is accepted,
@@ -133,7 +133,8 @@ impl LogSource {
             closed: false,
         };
         topic.subscribers.lock().push(inbox);
-        // An earlier consumer of the group may have left commits behind that are still to be written.
+        // An earlier consumer of the group may have left commits behind that are still to be
+        // written.
         core.background.drain();
         source.register().map_err(|error| error.context(doing()))?;
         Ok(source)
@@ -364,7 +365,8 @@ impl Source for LogSource {
             return Ok(());
         }
         Err(SourceError::retryable(format!(
-            "close the consumer of topic {:?} in group {:?}: {} commits were not answered within {timeout:?}",
+            "close the consumer of topic {:?} in group {:?}: {} commits were not \
+             answered within {timeout:?}",
             self.topic.name, self.group, self.commits_open
         )))
     }

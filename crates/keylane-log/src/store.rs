@@ -8,13 +8,13 @@
 //! | `state` | see [`crate::state`] | CRC of key and value, value |
 //!
 //! Blocks are keyed by their last offset, so that "the block that holds offset P" is the first key
-//! at or behind P: one forward seek, also where P lies in the middle of a block. Values of a kilobyte
-//! and more go to blob files, which are written once: compaction moves keys only.
+//! at or behind P: one forward seek, also where P lies in the middle of a block. Values of a
+//! kilobyte and more go to blob files, which are written once: compaction moves keys only.
 //!
-//! `fjall` creates what is missing, deletes folders that it does not know, drops a journal's tail as
-//! torn, and asserts on some damage. So its files are looked at before it is let at them
-//! ([`guard`]), its panics while opening are caught, and what it found is compared with the manifest
-//! and the marks afterwards (`open.rs`).
+//! `fjall` creates what is missing, deletes folders that it does not know, drops a journal's tail
+//! as torn, and asserts on some damage. So its files are looked at before it is let at them
+//! ([`guard`]), its panics while opening are caught, and what it found is compared with the
+//! manifest and the marks afterwards (`open.rs`).
 
 mod guard;
 
@@ -184,8 +184,8 @@ impl Write<'_> {
 
     /// Hands the changes to the operating system, and with `sync` on to the disk.
     ///
-    /// Without a mode of its own a batch may stay in the store's own buffer, which a `kill -9` takes
-    /// with it: hence `Buffer`.
+    /// Without a mode of its own a batch may stay in the store's own buffer, which a `kill -9`
+    /// takes with it: hence `Buffer`.
     pub(crate) fn commit(self, sync: bool) -> Result<(), Error> {
         let mode = if sync { PersistMode::SyncAll } else { PersistMode::Buffer };
         self.batch.durability(Some(mode)).commit().map_err(writing)

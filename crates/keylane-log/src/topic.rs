@@ -5,8 +5,8 @@
 //! 1. `end` of a queue is published after the store and the marks have been given the records: who
 //!    reads up to `end` finds them.
 //! 2. `begin` is published before the store is told to remove what lies below.
-//! 3. Offsets are given out and written under the one `append` lock, so that they have no gap and no
-//!    block comes after one with higher offsets. It is also what guards the marks.
+//! 3. Offsets are given out and written under the one `append` lock, so that they have no gap and
+//!    no block comes after one with higher offsets. It is also what guards the marks.
 
 use std::fs::File;
 use std::sync::Arc;

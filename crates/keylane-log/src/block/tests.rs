@@ -71,7 +71,11 @@ proptest! {
     }
 
     #[test]
-    fn any_flip_is_noticed(records in vec(record(), 1..4), at in any::<prop::sample::Index>(), bit in 0..8) {
+    fn any_flip_is_noticed(
+        records in vec(record(), 1..4),
+        at in any::<prop::sample::Index>(),
+        bit in 0..8,
+    ) {
         let mut bytes = build(&records).place(1, 2, 3, 4).to_vec();
         let at = at.index(bytes.len());
         bytes[at] ^= 1_u8 << bit;

@@ -1,8 +1,8 @@
 //! A look at the store's files before the store is let at them.
 //!
 //! `fjall` does three things on damage that a library must not do to its caller: it creates a store
-//! where its marker file is gone, it deletes a keyspace whose marker is gone, and it allocates what a
-//! damaged count asks for, before it checks the checksum, which can end the process. So these are
+//! where its marker file is gone, it deletes a keyspace whose marker is gone, and it allocates what
+//! a damaged count asks for, before it checks the checksum, which can end the process. So these are
 //! checked first:
 //!
 //! 1. what must be there is there: the markers, and those of every keyspace;

@@ -1,5 +1,5 @@
-//! What the store gives back without an error, and is wrong all the same: it must be noticed by what
-//! reads it. Here the store is told to write such things.
+//! What the store gives back without an error, and is wrong all the same: it must be noticed by
+//! what reads it. Here the store is told to write such things.
 
 use std::time::Duration;
 
@@ -91,12 +91,14 @@ const CASES: [Case; 6] = [
     (
         |log| put(log, 3, block(1, 1, 2)),
         &[0, 1],
-        "read t/0 at offset 2: in the place of the block up to 3 lies one of topic 1 queue 1 up to 3",
+        "read t/0 at offset 2: in the place of the block up to 3 lies one of topic 1 \
+         queue 1 up to 3",
     ),
     (
         |log| put(log, 1, block(1, 0, 2)),
         &[],
-        "read t/0 at offset 0: in the place of the block up to 1 lies one of topic 1 queue 0 up to 3",
+        "read t/0 at offset 0: in the place of the block up to 1 lies one of topic 1 \
+         queue 0 up to 3",
     ),
     (|log| put(log, 5, Bytes::new()), &[0, 1, 2, 3], "read t/0 at offset 4: the block is shorter"),
 ];

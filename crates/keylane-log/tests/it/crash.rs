@@ -2,8 +2,8 @@
 //! committed was committed.
 //!
 //! The test runs its own binary again as a child that appends and commits, and says on its standard
-//! output what was acknowledged. The parent kills it and looks. What the child had read out is what it
-//! may rely on: a line is written after the acknowledgement.
+//! output what was acknowledged. The parent kills it and looks. What the child had read out is what
+//! it may rely on: a line is written after the acknowledgement.
 #![expect(clippy::unwrap_used, reason = "this is part of the tests")]
 
 use std::collections::BTreeMap;

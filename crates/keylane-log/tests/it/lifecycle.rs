@@ -18,7 +18,8 @@ fn a_folder_has_one_owner() {
     assert_eq!(
         error.to_string(),
         format!(
-            "the log in {} is open already, in another process or through another handle of this one",
+            "the log in {} is open already, in another process or through another handle \
+             of this one",
             folder.path().display()
         )
     );
