@@ -46,6 +46,8 @@ impl<S: Source + 'static> ConsumerBuilder<S> {
 
     /// How many messages may wait in the channel of one shard. Default 1,024; 1 to 1,048,576. What
     /// does not fit waits in front of it, so this bounds hand-off latency and not what is in flight.
+    /// The memory for it, about 100 bytes a message and shard, is taken at the start. No effect in
+    /// queue-locked mode, which has no channels.
     pub fn channel_capacity(mut self, messages: usize) -> Self {
         self.config.channel_capacity = messages;
         self
@@ -72,7 +74,7 @@ impl<S: Source + 'static> ConsumerBuilder<S> {
         self
     }
 
-    /// How many bytes one fetch of a queue may bring. Default 4 MiB; at least 1.
+    /// How many bytes one fetch of a queue may bring. Default 4 MiB; 1 byte to 1 TiB.
     pub fn fetch_bytes_max(mut self, bytes: usize) -> Self {
         self.config.fetch_bytes_max = bytes;
         self
@@ -87,7 +89,7 @@ impl<S: Source + 'static> ConsumerBuilder<S> {
     }
 
     /// How many bytes of key, payload and headers may be in flight, over all queues. Default 64 MiB;
-    /// at least 1. A message larger than this is admitted alone, once nothing else is in flight.
+    /// 1 byte to 1 TiB. A message larger than this is admitted alone, once nothing else is in flight.
     pub fn in_flight_bytes_max(mut self, bytes: usize) -> Self {
         self.config.in_flight_bytes_max = bytes;
         self
@@ -101,7 +103,7 @@ impl<S: Source + 'static> ConsumerBuilder<S> {
     }
 
     /// How many messages of a queue may have been pulled behind its first unfinished one, finished
-    /// or not. Default 100,000; at least 1. It bounds what a restart delivers again, and the memory
+    /// or not. Default 100,000; 1 to 2^32. It bounds what a restart delivers again, and the memory
     /// of the queue's tracker.
     pub fn span_max(mut self, messages: u64) -> Self {
         self.config.span_max = messages;

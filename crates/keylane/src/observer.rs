@@ -91,7 +91,7 @@ pub enum Event {
     SourceTrouble { error: SourceError, failures: u32, again_in: Duration },
     /// Something that listeners of an earlier epoch finished was not counted.
     StaleCompletions { queue: QueueId, messages: u64 },
-    /// A hook of a listener, or an observer, panicked.
+    /// A hook, the factory or the drop of a listener panicked. (An observer's panic is logged only.)
     HookPanicked { what: &'static str, error: String },
     /// The consumer stops, for this reason.
     Stopping { reason: String },
