@@ -93,6 +93,8 @@ pub(crate) struct Shard {
     pending_messages: usize,
     /// Since when a batch has been waiting to become full.
     lingering_since: Option<Instant>,
+    /// The last call had no room for what is pending: lanes are not looked at before it again.
+    pending_first: bool,
     /// What a call gave back without an answer.
     front: VecDeque<Held>,
     lanes: Lanes,
@@ -145,6 +147,7 @@ impl Shard {
             pending: VecDeque::new(),
             pending_messages: 0,
             lingering_since: None,
+            pending_first: false,
             front: VecDeque::new(),
             lanes: Lanes::default(),
             in_call: Vec::new(),

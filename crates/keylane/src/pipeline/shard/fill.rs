@@ -11,10 +11,23 @@ use crate::pipeline::chunk::{Chunk, Entry, LaneId, Route, Run};
 
 impl Shard {
     pub(super) fn fill(&mut self, now: Instant, call: &mut Call, out: &mut Effects) {
-        if self.fill_from_front(now, call, out) || self.fill_from_lanes(now, call, out) {
+        // Lanes that are due at once, again and again, would otherwise keep the others waiting for
+        // ever.
+        let pending_first = std::mem::take(&mut self.pending_first);
+        if self.fill_from_front(now, call, out) {
             return;
         }
-        self.fill_from_pending(now, call, out);
+        if pending_first {
+            self.fill_from_pending(now, call, out);
+        }
+        let joins_nothing = self.settings.one_lane && !call.is_empty();
+        if !joins_nothing && self.fill_from_lanes(now, call, out) {
+            self.pending_first = !self.pending.is_empty();
+            return;
+        }
+        if !pending_first {
+            self.fill_from_pending(now, call, out);
+        }
     }
 
     /// Returns whether the call is complete.
