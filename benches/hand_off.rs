@@ -11,6 +11,7 @@
 //! Interleaved, medians, as ratios: a machine that is busy slows all three. Every run checks that
 //! each shard saw every key's offsets ascend, and that all was delivered; keylane's, that all was
 //! committed.
+#![expect(clippy::print_stdout, reason = "a benchmark prints its figures")]
 
 use std::collections::HashMap;
 use std::hint::black_box;
@@ -103,7 +104,7 @@ impl Check {
     fn see(&mut self, message: &Message) {
         self.count += 1;
         // Each key's order is sampled, so that the check does not become what is measured.
-        if message.offset().get() % 16 == 0 {
+        if message.offset().get().is_multiple_of(16) {
             let key =
                 message.key().map_or(0, |key| key.iter().fold(0, |n, &b| n * 31 + u64::from(b)));
             let offset = message.offset().get();

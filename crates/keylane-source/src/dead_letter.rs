@@ -69,7 +69,9 @@ pub trait DeadLetterSink: Send {
 }
 
 /// Reports what became of one dead letter. Dropped unused, it reports a failure.
-pub struct Ack(Option<Box<dyn FnOnce(Result<(), SourceError>) + Send>>);
+pub struct Ack(Option<Report>);
+
+type Report = Box<dyn FnOnce(Result<(), SourceError>) + Send>;
 
 impl Ack {
     /// An acknowledgement that calls `report`, which must not wait.

@@ -177,7 +177,9 @@ impl fmt::Debug for Message {
 /// assert_eq!(headers.get("span"), None);
 /// ```
 #[derive(Clone, Default)]
-pub struct Headers(Option<Arc<[(Bytes, Option<Bytes>)]>>);
+pub struct Headers(Option<Arc<[Header]>>);
+
+type Header = (Bytes, Option<Bytes>);
 
 impl Headers {
     /// The value of the first header of this name: `None` where there is no such header,

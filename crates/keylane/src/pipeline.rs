@@ -1,5 +1,5 @@
-//! The pipeline. Its modules stand in the order in which a message meets them; below the line, what
-//! steers it.
+//! The pipeline: above the line what a message meets, below it what steers. In the order in which a
+//! message meets them, the modules stand in `ARCHITECTURE.md`.
 //!
 //! ```text
 //! source ─► puller ─► router ─► channels ─► worker(shard) ─► listener
@@ -51,3 +51,8 @@ pub(crate) use {
     threads::{Parts, send_letter},
     worker::Worker,
 };
+
+/// The number of things that are in memory.
+fn in_memory(count: u64) -> usize {
+    usize::try_from(count).expect("what is in memory can be counted")
+}

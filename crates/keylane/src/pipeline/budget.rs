@@ -130,8 +130,8 @@ mod tests {
         let (mut budget, mut used) = budget(100, 1 << 20, 4);
         // Its own reserve of 12, and the shared part of 100 - 4 * 12.
         assert_eq!(fill(&mut budget, &mut used[0], 1), 12 + 52);
-        for queue in 1..4 {
-            assert_eq!(fill(&mut budget, &mut used[queue], 1), 12);
+        for used in &mut used[1..] {
+            assert_eq!(fill(&mut budget, used, 1), 12);
         }
         assert_eq!(budget.total().messages, 100);
         budget.release(&mut used[0], 5, 5);

@@ -30,7 +30,7 @@ pub(crate) struct ShardCell {
 /// Who runs a shard.
 pub(crate) enum Executor {
     Thread { inbox: Arc<Inbox>, bell: Sender<()> },
-    Pool(Task),
+    Pool(Box<Task>),
 }
 
 /// A bounded channel, and how full it is. The capacity counts messages.

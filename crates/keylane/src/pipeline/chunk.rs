@@ -194,19 +194,15 @@ impl LaneName {
 mod tests {
     use super::*;
 
-    fn chunk(lens: &[usize]) -> Chunk {
+    fn chunk(lens: &[u16]) -> Chunk {
         let mut chunk = Chunk::new(crate::time::Clock.now(), 0);
-        for (index, &len) in lens.iter().enumerate() {
-            let queue = QueueId::new("chunk", index as u32);
-            let tenure = Arc::new(Tenure::new(queue, index as u64, index, None));
+        for (index, &len) in (0..).zip(lens) {
+            let queue = QueueId::new("chunk", index);
+            let tenure = Arc::new(Tenure::new(queue, u64::from(index), 0, None));
             let page = Arc::default();
             for bit in 0..len {
-                let message = Message::new(queue, Offset::new(bit as u64).unwrap());
-                chunk.push(
-                    Entry { message, tag: Tag::new(Route::NoKey, bit as u16) },
-                    &tenure,
-                    &page,
-                );
+                let message = Message::new(queue, Offset::new(u64::from(bit)).unwrap());
+                chunk.push(Entry { message, tag: Tag::new(Route::NoKey, bit) }, &tenure, &page);
             }
         }
         chunk

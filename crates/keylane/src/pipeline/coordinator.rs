@@ -19,6 +19,7 @@ use keylane_source::{FetchLimits, QueueId, Source, SourceError, SourceEvent};
 
 use super::budget::{Budget, Used};
 use super::cell::ShardCell;
+use super::in_memory;
 use super::mode::{Layout, ModeState};
 use super::queue::{Queue, Stage};
 use super::retry::Random;
@@ -241,8 +242,8 @@ impl Coordinator {
             let (messages, bytes) = reading.tenure.looked();
             let finished = messages - reading.seen.0;
             if matches!(queue.stage, Stage::Reading) {
-                let bytes = (bytes - reading.seen.1) as usize;
-                self.budget.release(&mut reading.used, finished as usize, bytes);
+                let bytes = in_memory(bytes - reading.seen.1);
+                self.budget.release(&mut reading.used, in_memory(finished), bytes);
             }
             reading.seen = (messages, bytes);
             queue.uncommitted += finished;

@@ -120,7 +120,8 @@ impl QueueShards {
     fn make_shard(&self, slot: usize, shared: &Arc<Shared>) -> Arc<ShardCell> {
         let task = Task::new(Arc::clone(&self.pool), Arc::clone(shared), self.config.slice);
         let settings = ShardSettings::new(&self.config, slot, self.has_sink, &self.factory);
-        let cell = Arc::new(ShardCell::new(slot, Shard::new(settings), Executor::Pool(task)));
+        let cell =
+            Arc::new(ShardCell::new(slot, Shard::new(settings), Executor::Pool(Box::new(task))));
         if let Executor::Pool(task) = &cell.executor {
             let env = Env { cell: Arc::clone(&cell), shared: Arc::clone(shared) };
             task.set_runner(Runner::new(env, self.factory.clone()));

@@ -94,9 +94,9 @@ impl Router {
             way.overflow.push_back(chunk);
             self.overflowing -= usize::from(way.send_overflow(self.chunk_max));
         }
-        if ways > 0 {
-            // A little more than the last time: what is too short grows, and is copied.
-            self.expected = messages / ways * 5 / 4 + 4;
+        // A little more than the last time: what is too short grows, and is copied.
+        if let Some(mean) = messages.checked_div(ways) {
+            self.expected = mean * 5 / 4 + 4;
         }
     }
 

@@ -238,10 +238,11 @@ impl Shared {
     }
 
     fn post(&self, posted: Posted) {
-        let sent = self.letters.lock().as_ref().map(|sender| sender.send(posted));
         // Without a sink nothing is posted; with one that has ended, the consumer has too, and the
         // message stays unfinished.
-        drop(sent);
+        if let Some(sender) = self.letters.lock().as_ref() {
+            drop(sender.send(posted));
+        }
     }
 
     /// No further dead letter comes: the sink's thread ends once it has handled what it has.

@@ -31,6 +31,8 @@ use std::time::Instant;
 
 use keylane_source::{Offset, Position, Watermark};
 
+use super::in_memory;
+
 mod page;
 
 pub(crate) use page::{Finished, PAGE_MESSAGES, Page};
@@ -103,7 +105,7 @@ impl Tracker {
         if !continues {
             self.runs.push_back(Run { seq, offset, registered_at: now });
         }
-        let bit = (seq - self.pages_start) as usize;
+        let bit = in_memory(seq - self.pages_start);
         if bit == self.pages.len() * PAGE_MESSAGES {
             self.pages.push_back(Arc::default());
         }
@@ -170,7 +172,7 @@ impl Tracker {
             self.pages_start += PAGE_MESSAGES as u64;
         }
         debug_assert!(self.low <= self.next, "a bit was set for a message never registered");
-        self.shards.drain(..(self.low - low) as usize);
+        self.shards.drain(..in_memory(self.low - low));
         while self.runs.get(1).is_some_and(|run| run.seq <= self.low) {
             self.runs.pop_front();
         }

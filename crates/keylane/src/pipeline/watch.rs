@@ -86,16 +86,10 @@ impl Coordinator {
                 if due { shard.old_tickets(now, after).max_by_key(|old| old.3) } else { None };
             drop(shard);
             let shard = cell.index;
-            if let Some(running_for) = seen.look(watched, now, after) {
-                if let Some((Watched { queue, offset, key, .. }, _)) = seen.call.clone() {
-                    self.shared.report_later(Event::Stalled {
-                        queue,
-                        offset,
-                        key,
-                        shard,
-                        running_for,
-                    });
-                }
+            if let Some(running_for) = seen.look(watched, now, after)
+                && let Some((Watched { queue, offset, key, .. }, _)) = seen.call.clone()
+            {
+                self.shared.report_later(Event::Stalled { queue, offset, key, shard, running_for });
             }
             if let Some((queue, offset, key, running_for)) = ticket {
                 seen.tickets_reported_at = Some(now);
