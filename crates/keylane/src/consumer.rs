@@ -116,7 +116,7 @@ impl Consumer {
     /// Stops: pulls no more, handles what is in the shards' channels, commits, closes the source, and
     /// returns within `deadline` plus half a second, whatever listeners and broker do.
     ///
-    /// May be called twice, and at the same time: the shorter deadline holds, each call gets the same
+    /// May be called twice, and at the same time: the earlier deadline holds, each call gets the same
     /// result. From inside a listener it is a request: it returns at once, with
     /// [`Error::is_inside_listener`].
     ///
@@ -130,9 +130,10 @@ impl Consumer {
         if is_waited_for() {
             return Err(Error::inside_listener());
         }
-        match self.shared.wait(Some(deadline + GRACE)) {
+        let patience = deadline.saturating_add(GRACE);
+        match self.shared.wait(Some(patience)) {
             Some(result) => result,
-            None => Err(Error::no_answer(deadline + GRACE)),
+            None => Err(Error::no_answer(patience)),
         }
     }
 

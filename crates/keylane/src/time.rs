@@ -1,7 +1,11 @@
 //! The only place that reads the clock: everything else is given `now`, so that a simulator can
 //! give it a time of its own.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// The longest time that anybody waits: a hundred years. A user may name a longer one, and means
+/// "for ever"; added to an instant, it would be none.
+pub(crate) const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 3_600);
 
 /// Where "now" comes from.
 #[derive(Debug, Clone, Copy)]

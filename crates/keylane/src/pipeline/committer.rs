@@ -106,9 +106,10 @@ impl Committer {
         self.under_way.is_some()
     }
 
-    /// Forgets the commit under way and the back-off: the last chance has come.
-    pub(crate) fn hurry(&mut self) {
-        (self.under_way, self.again_at) = (None, None);
+    /// Forgets the back-off, and a commit under way that is outdated: the last chance has come.
+    pub(crate) fn hurry(&mut self, watermark: Watermark) {
+        self.again_at = None;
+        self.under_way = self.under_way.take().filter(|(sent, _)| sent.watermark >= watermark);
     }
 
     /// When time alone makes something due.

@@ -170,7 +170,11 @@ impl Coordinator {
         self.commit_due(source, now);
         self.watch_shards(now);
         if let Some(step) = self.step_stopping(source, now) {
-            return step;
+            return match (step, backs_off) {
+                // It would answer at once, and fail again.
+                (Step::Poll(wait), Some(delay)) => Step::BackOff(wait.min(delay)),
+                (step, _) => step,
+            };
         }
         match backs_off {
             Some(delay) => Step::BackOff(delay),
@@ -272,13 +276,20 @@ impl Coordinator {
             }
         }
         let wait = until.saturating_duration_since(now);
-        if self.stashed.is_empty() {
+        let Some(enough) = self.enough() else {
             self.shared.signals.disarm();
             return wait;
-        }
-        // Budget is short. What has been finished up to here was noted; what comes later wakes us.
-        let enough = (self.config.in_flight_max / 8).clamp(1, self.config.fetch_max);
-        self.shared.signals.arm(enough as u64);
+        };
+        // What has been finished up to here was noted; what comes later wakes us.
+        self.shared.signals.arm(enough);
         if self.shared.has_notes() { Duration::ZERO } else { wait }
+    }
+
+    /// After how many finished messages there is something to do: budget is short, or the option
+    /// `commit_count` asks for a commit.
+    fn enough(&self) -> Option<u64> {
+        let budget = || (self.config.in_flight_max / 8).clamp(1, self.config.fetch_max) as u64;
+        let budget = (!self.stashed.is_empty()).then(budget);
+        budget.into_iter().chain(self.config.commit_count).min()
     }
 }

@@ -64,7 +64,7 @@ impl Task {
             let Executor::Pool(task) = &cell.executor else { return };
             // A panic in here is our own fault, not a listener's.
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| task.run(&cell))) {
-                let what = format!("shard {} panicked: {}", cell.index, panic_text(&*panic));
+                let what = format!("shard {} panicked: {}", cell.index, panic_text(panic));
                 log::error!(target: "keylane", "{what}");
                 cell.exit();
                 task.shared.fail(&what);

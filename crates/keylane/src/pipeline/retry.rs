@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::config::FailurePolicy;
+use crate::time::LONGEST;
 
 /// See the module's description.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,7 +20,7 @@ impl FailurePolicy {
         if self.limit().is_some_and(|limit| attempts >= limit.get()) {
             return Next::Exhausted;
         }
-        Next::Again(asked.unwrap_or_else(|| self.delay(attempts, random)))
+        Next::Again(asked.unwrap_or_else(|| self.delay(attempts, random)).min(LONGEST))
     }
 
     /// The back-off after the `failures`th failure in a row, counted from one.

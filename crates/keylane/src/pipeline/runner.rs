@@ -74,8 +74,7 @@ impl Runner {
             let (call, env, verdicts) = (&self.call, &self.env, &mut self.verdicts);
             let run = || work.run(call, from..end, env, verdicts);
             let Err(panic) = in_listener(run) else { return };
-            let error = panic_text(&*panic);
-            drop_quietly(panic);
+            let error = panic_text(panic);
             let again_from = work.blame(call, &error, verdicts);
             self.drop_work();
             let Some(index) = again_from else { return };
@@ -152,15 +151,7 @@ impl Runner {
     }
 
     fn report_panic(&self, what: &'static str, panic: Box<dyn std::any::Any + Send>) {
-        let error = panic_text(&*panic);
-        drop_quietly(panic);
+        let error = panic_text(panic);
         self.env.shared.report(&Event::HookPanicked { what, error });
-    }
-}
-
-/// A panic's payload may be any value, also one whose drop panics.
-fn drop_quietly(panic: Box<dyn std::any::Any + Send>) {
-    if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
-        std::mem::forget(again);
     }
 }

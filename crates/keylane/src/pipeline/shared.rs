@@ -14,7 +14,7 @@
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::thread::Thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::Sender;
 use keylane_source::{DeadLetter, SourceWaker};
@@ -27,7 +27,7 @@ use crate::error::Error;
 use crate::observer::{Event, Observer};
 use crate::report::StopReport;
 use crate::sync::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use crate::time::Clock;
+use crate::time::{Clock, LONGEST};
 
 /// See the module's description.
 pub(crate) struct Shared {
@@ -58,12 +58,22 @@ pub(crate) struct Posted {
 /// Whether and how the consumer was asked to stop.
 #[derive(Debug, Default)]
 struct StopRequest {
-    /// The first reason, and the shortest deadline.
-    asked: Option<(String, Duration)>,
+    asked: Option<StopAsked>,
     /// A listener's, or the failure policy's: `wait` returns it as an error.
     by_listener: Option<String>,
     /// Our own fault.
     internal: Option<String>,
+}
+
+/// A stop that was asked for: once, or several times.
+#[derive(Debug, Clone)]
+pub(crate) struct StopAsked {
+    /// The first reason.
+    pub(crate) reason: String,
+    /// The earliest time at which it has to be over.
+    pub(crate) deadline: Instant,
+    /// How long that was when it was asked for.
+    pub(crate) allowed: Duration,
 }
 
 /// Whether calls may begin.
@@ -269,7 +279,9 @@ impl Shared {
         let Some(observer) = &self.observer else { return };
         let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| observer.event(event)));
         if let Err(panic) = told {
-            log::error!(target: "keylane", "the observer panicked: {}", panic_text(&*panic));
+            // Before the log is asked whether it wants to know: the payload is not to be dropped here.
+            let what = panic_text(panic);
+            log::error!(target: "keylane", "the observer panicked: {what}");
         }
     }
 
@@ -287,11 +299,14 @@ impl Shared {
         self.request_stop_within(reason, self.stop_timeout);
     }
 
-    pub(crate) fn request_stop_within(&self, reason: &str, deadline: Duration) {
+    pub(crate) fn request_stop_within(&self, reason: &str, allowed: Duration) {
+        let allowed = allowed.min(LONGEST);
+        let deadline = self.clock.now() + allowed;
         let mut stop = self.stop.lock();
         stop.asked = Some(match stop.asked.take() {
-            None => (reason.to_owned(), deadline),
-            Some((first, shortest)) => (first, shortest.min(deadline)),
+            None => StopAsked { reason: reason.to_owned(), deadline, allowed },
+            Some(first) if deadline < first.deadline => StopAsked { deadline, allowed, ..first },
+            Some(first) => first,
         });
         drop(stop);
         self.signals.wake();
@@ -314,7 +329,7 @@ impl Shared {
         self.stop.lock().internal.clone()
     }
 
-    pub(crate) fn stop_asked(&self) -> Option<(String, Duration)> {
+    pub(crate) fn stop_asked(&self) -> Option<StopAsked> {
         self.stop.lock().asked.clone()
     }
 
@@ -335,7 +350,7 @@ impl Shared {
     /// Waits until it has ended; `None` when `timeout` passes first.
     pub(crate) fn wait(&self, timeout: Option<Duration>) -> Option<Result<StopReport, Error>> {
         let mut ended = self.ended.lock();
-        let until = timeout.map(|timeout| self.clock.now() + timeout);
+        let until = timeout.map(|timeout| self.clock.now() + timeout.min(LONGEST));
         while ended.is_none() {
             match until {
                 None => self.ended_changed.wait(&mut ended),
@@ -350,10 +365,17 @@ impl Shared {
     }
 }
 
-/// What a panic said.
-pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
-    if let Some(text) = panic.downcast_ref::<&str>() {
-        return (*text).to_owned();
+/// What a panic said. Its payload may be any value, also one whose drop panics: that goes no further.
+pub(crate) fn panic_text(panic: Box<dyn std::any::Any + Send>) -> String {
+    let text = match panic.downcast_ref::<&str>() {
+        Some(text) => (*text).to_owned(),
+        None => {
+            panic.downcast_ref::<String>().cloned().unwrap_or_else(|| "(not a text)".to_owned())
+        }
+    };
+    let dropped = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(panic)));
+    if let Err(again) = dropped {
+        std::mem::forget(again);
     }
-    panic.downcast_ref::<String>().cloned().unwrap_or_else(|| "(not a text)".to_owned())
+    text
 }

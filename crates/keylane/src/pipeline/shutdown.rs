@@ -16,7 +16,7 @@ use keylane_source::{Source, SourceError, SourceEvent};
 
 use super::coordinator::{Coordinator, Step};
 use super::queue::Reading;
-use super::shared::GateState;
+use super::shared::{GateState, StopAsked};
 use super::tenure::Phase;
 use crate::error::Error;
 use crate::observer::Event;
@@ -31,6 +31,8 @@ const CLOSE_GRACE: Duration = Duration::from_millis(250);
 #[derive(Debug)]
 pub(crate) struct Stopping {
     began_at: Instant,
+    deadline: Instant,
+    /// How long that was when it was asked for.
     allowed: Duration,
     settling: bool,
     dropped: u64,
@@ -38,24 +40,22 @@ pub(crate) struct Stopping {
 }
 
 impl Stopping {
-    fn deadline(&self) -> Instant {
-        self.began_at + self.allowed
-    }
-
     /// Up to a tenth of the time, at most a second, is kept for the commit.
     fn drain_until(&self) -> Instant {
-        self.deadline() - (self.allowed / 10).min(Duration::from_secs(1))
+        self.deadline - (self.allowed / 10).min(Duration::from_secs(1))
     }
 }
 
 impl Coordinator {
     /// Begins and carries on a stop, if one was asked for.
     pub(super) fn step_stopping(&mut self, source: &mut dyn Source, now: Instant) -> Option<Step> {
-        let (reason, allowed) = self.shared.stop_asked()?;
+        let asked = self.shared.stop_asked()?;
         match &mut self.stopping {
             // A later stop may be more urgent.
-            Some(stopping) => stopping.allowed = stopping.allowed.min(allowed),
-            None => self.begin_stopping(source, &reason, allowed, now),
+            Some(stopping) => {
+                (stopping.deadline, stopping.allowed) = (asked.deadline, asked.allowed);
+            }
+            None => self.begin_stopping(source, asked, now),
         }
         let ended = self.shards.iter().all(|cell| cell.has_exited());
         let idle = ended && !self.shards.iter().any(|cell| cell.shard.lock().has_outside());
@@ -65,14 +65,16 @@ impl Coordinator {
             self.shared.gate.move_to(GateState::Closed);
             self.shards.iter().for_each(|cell| cell.nudge());
         }
-        let (settling, deadline) = (stopping.settling, stopping.deadline());
+        let (settling, deadline) = (stopping.settling, stopping.deadline);
         if !settling {
             return Some(Step::Poll(LOOK));
         }
         for slot in 0..self.queues.len() {
             self.commit(source, slot, now);
         }
-        let stored = (0..self.queues.len()).all(|slot| self.is_stored(slot));
+        // A source that has failed for good answers commits while it is closed, if at all.
+        let stored =
+            self.fatal.is_some() || (0..self.queues.len()).all(|slot| self.is_stored(slot));
         if (idle && stored) || now >= deadline {
             self.close_all(source, now);
             let left = deadline.saturating_duration_since(now);
@@ -84,11 +86,10 @@ impl Coordinator {
     fn begin_stopping(
         &mut self,
         source: &mut dyn Source,
-        reason: &str,
-        allowed: Duration,
+        StopAsked { reason, deadline, allowed }: StopAsked,
         now: Instant,
     ) {
-        self.shared.report_later(Event::Stopping { reason: reason.to_owned() });
+        self.shared.report_later(Event::Stopping { reason });
         let mut dropped = 0;
         for queue in &mut self.queues {
             let Some(reading) = &mut queue.reading else { continue };
@@ -104,7 +105,8 @@ impl Coordinator {
             cell.nudge();
         }
         let (settling, abandoned) = (false, Vec::new());
-        self.stopping = Some(Stopping { began_at: now, allowed, settling, dropped, abandoned });
+        self.stopping =
+            Some(Stopping { began_at: now, deadline, allowed, settling, dropped, abandoned });
     }
 
     fn is_stored(&mut self, slot: usize) -> bool {
@@ -121,8 +123,10 @@ impl Coordinator {
             if let Some(reading) = &self.queues[slot].reading {
                 reading.tenure.move_to(Phase::Fenced);
             }
-            if !self.is_stored(slot) {
-                self.queues[slot].committer.hurry();
+            let queue = &mut self.queues[slot];
+            let watermark = queue.watermark();
+            if let Some(watermark) = watermark.filter(|mark| queue.committer.lags(*mark)) {
+                queue.committer.hurry(watermark);
                 self.commit(source, slot, now);
             }
         }

@@ -63,7 +63,7 @@ impl Threads {
             spawn(name, Some(config.stack_size), move || {
                 // A panic in here is our own fault, not a listener's: better stop than stall.
                 if let Err(panic) = catch_unwind(AssertUnwindSafe(|| worker.run())) {
-                    let what = format!("shard {} panicked: {}", cell.index, panic_text(&*panic));
+                    let what = format!("shard {} panicked: {}", cell.index, panic_text(panic));
                     log::error!(target: "keylane", "{what}");
                     cell.exit();
                     shared.fail(&what);
@@ -82,8 +82,9 @@ impl Threads {
             let ran = catch_unwind(AssertUnwindSafe(|| run_source(source, &coordinator, &shared)));
             let result = ran.unwrap_or_else(|panic| {
                 shared.gate.move_to(GateState::Closed);
+                shared.close_letters();
                 coordinator.lock().shards().iter().for_each(|cell| cell.nudge());
-                let what = format!("the source's thread panicked: {}", panic_text(&*panic));
+                let what = format!("the source's thread panicked: {}", panic_text(panic));
                 log::error!(target: "keylane", "{what}");
                 Err(Error::internal(what, StopReport::default()))
             });
@@ -191,7 +192,9 @@ fn run_sink(mut sink: Box<dyn DeadLetterSink>, posted: &Receiver<Posted>, shared
         send_letter(sink.as_mut(), letter, shared);
     }
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| sink.close())) {
-        log::error!(target: "keylane", "closing the dead-letter sink panicked: {}", panic_text(&*panic));
+        // Before the log is asked whether it wants to know: the payload is not to be dropped here.
+        let what = panic_text(panic);
+        log::error!(target: "keylane", "closing the dead-letter sink panicked: {what}");
     }
 }
 
@@ -201,6 +204,8 @@ pub(crate) fn send_letter(sink: &mut dyn DeadLetterSink, posted: Posted, shared:
     let ack = Ack::new(move |result| cell.settle_letter(&shared, id, result));
     // A panic drops the ack, and a dropped ack is a failure.
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| sink.send(letter, ack))) {
-        log::error!(target: "keylane", "the dead-letter sink panicked: {}", panic_text(&*panic));
+        // Before the log is asked whether it wants to know: the payload is not to be dropped here.
+        let what = panic_text(panic);
+        log::error!(target: "keylane", "the dead-letter sink panicked: {what}");
     }
 }

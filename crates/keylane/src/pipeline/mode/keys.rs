@@ -45,7 +45,7 @@ impl Keys {
             Ok(Ok(None)) => self.by_key(message, None, Route::Custom),
             Ok(Err(error)) => self.unroutable(&format!("the routing function failed: {error}")),
             Err(panic) => {
-                let text = panic_text(&*panic);
+                let text = panic_text(panic);
                 self.unroutable(&format!("the routing function panicked: {text}"))
             }
         }
