@@ -1,0 +1,363 @@
+//! The deterministic simulator: the engine's own state machines on one thread, in an order drawn
+//! from a seed, in a time of their own, against a broker that they share with other processes of
+//! their group, while everything goes wrong that may.
+//!
+//! ```text
+//! seed ─► plan: sizes, options, faults
+//!           │
+//!   ┌───────┴────────┐   steps of    ┌──────────────────────────┐    ┌───────────────────────┐
+//!   │ run: who next? │ ────────────► │ processes: source thread,│ ─► │ world: broker, time,  │
+//!   └───────┬────────┘               │ shards, sink             │    │ listeners' notes      │
+//!           │                        └──────────────────────────┘    └──────────┬────────────┘
+//!           └─► surroundings: assignments, crashes, resets, …                   ▼
+//!                                                     guarantees of the test kit, watching
+//! ```
+//!
+//! Invariants: *nothing here reads a clock, a map's order or a thread's luck*, so a seed is a run, to
+//! the letter; *the world's mutex is not held while the engine is called*; *what a guarantee is told
+//! comes from outside of the engine*, its reports excepted where nobody else can know
+//! (`process.rs`).
+//!
+//! What it cannot show: what happens inside a step (that is what the models of `loom` are for), and
+//! what an adaptor does.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use keylane_testkit::guarantee::Moment;
+use parking_lot::Mutex;
+
+mod broker;
+mod calm;
+mod faults;
+mod listener;
+mod plan;
+mod process;
+mod random;
+mod sink;
+mod source;
+mod surroundings;
+#[cfg(test)]
+mod tests;
+mod watch;
+mod worker;
+mod world;
+
+use self::plan::{MS, Plan, SECOND};
+use self::process::{Actor, Process};
+use self::random::Random;
+use self::surroundings::Agenda;
+use self::worker::{Ready, SimWorker};
+use self::world::{SharedWorld, World};
+
+/// How long the engine may take to come to an end once there are no faults.
+const CALM_MAX: Duration = Duration::from_secs(1_800);
+/// A run that takes more steps than this does not come to an end.
+const STEPS_MAX: u64 = 500_000;
+
+/// How a run went.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Summary {
+    /// The same for the same seed, and different for nearly any other run.
+    pub digest: u64,
+    /// Messages that were delivered, each attempt counted.
+    pub delivered: u64,
+    /// Messages that were produced.
+    pub produced: u64,
+    /// Steps.
+    pub steps: u64,
+    /// How much time has passed in the simulation.
+    pub virtual_time: Duration,
+    /// How many processes there were, one after the other.
+    pub processes: usize,
+}
+
+/// What was broken, and how it came to that.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Failure {
+    /// The seed.
+    pub seed: u64,
+    /// What was broken.
+    pub violation: String,
+    /// The options and faults of the run.
+    pub plan: String,
+    /// The last things that happened.
+    pub trace: Vec<String>,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.plan)?;
+        self.trace.iter().try_for_each(|line| writeln!(f, "{line}"))?;
+        write!(f, "seed {}: {}", self.seed, self.violation)
+    }
+}
+
+/// Runs the simulation that this seed stands for.
+///
+/// # Errors
+///
+/// The first thing that was broken; the run is then repeated to tell how it came to that.
+pub fn run(seed: u64) -> Result<Summary, Box<Failure>> {
+    run_once(seed, false).or_else(|_| run_once(seed, true))
+}
+
+fn run_once(seed: u64, in_words: bool) -> Result<Summary, Box<Failure>> {
+    let mut simulation = Simulation::new(seed, in_words);
+    simulation.run();
+    simulation.end(seed)
+}
+
+/// See the module's description.
+struct Simulation {
+    world: SharedWorld,
+    processes: Vec<Process>,
+    agenda: Agenda,
+    trouble_pause: Duration,
+    produce_pause: Duration,
+    phase: Phase,
+    ready: Vec<Turn>,
+    /// The watermark of each process's queues, with its epoch.
+    marks: std::collections::BTreeMap<(u32, keylane_source::QueueId), (u64, u64)>,
+}
+
+/// Where a run is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// Faults, until this time.
+    Chaos(Instant),
+    /// None any more: everything is to be handled until then.
+    Calm(Instant),
+    /// Everything was handled: all processes are to stop.
+    Stopping,
+    Over,
+}
+
+/// Whose turn it may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    Surroundings,
+    Process(usize, Actor),
+}
+
+impl Simulation {
+    fn new(seed: u64, in_words: bool) -> Self {
+        let mut random = Random::new(seed);
+        let plan = Arc::new(Plan::draw(seed, &mut random));
+        let start = origin();
+        let mut world = World::new(Arc::clone(&plan), random, start, in_words);
+        world.advance(start);
+        for slot in 0..plan.queues {
+            let many = world.random.chance(0.5);
+            let count = if many { plan.messages / 2 / plan.queues as u64 } else { 0 };
+            world.produce(slot, count);
+            world.broker.queues[slot].assign_at = Some(start);
+        }
+        let left_to_produce = plan.messages.saturating_sub(world.produced);
+        let (produce_at, trouble_at) = (start, start + world.random.time(MS, SECOND));
+        let starts = (0..plan.processes).map(|_| start + world.latency()).collect();
+        let agenda = Agenda { produce_at, left_to_produce, trouble_at, starts };
+        Self {
+            world: Arc::new(Mutex::new(world)),
+            processes: Vec::new(),
+            agenda,
+            trouble_pause: (plan.chaos / 20).max(MS),
+            produce_pause: (plan.chaos / 10).max(MS),
+            phase: Phase::Chaos(start + plan.chaos),
+            ready: Vec::new(),
+            marks: std::collections::BTreeMap::new(),
+        }
+    }
+
+    fn run(&mut self) {
+        while self.phase != Phase::Over && self.world.lock().violation.is_none() {
+            match self.next_turn() {
+                Some(turn) => self.step(turn),
+                None => self.wait(),
+            }
+            self.change_phase();
+        }
+    }
+
+    /// Whose turn it is, among those who can go on.
+    fn next_turn(&mut self) -> Option<Turn> {
+        let mut guard = self.world.lock();
+        let world = &mut *guard;
+        self.ready.clear();
+        let now = world.now;
+        if Ready::at(self.next_due(world), now) == Ready::Now {
+            self.ready.push(Turn::Surroundings);
+        }
+        for (index, process) in self.processes.iter().enumerate() {
+            process.ready(world, |actor, ready| {
+                if ready == Ready::Now {
+                    self.ready.push(Turn::Process(index, actor));
+                }
+            });
+        }
+        if self.ready.is_empty() {
+            return None;
+        }
+        let chosen = world.random.index(self.ready.len());
+        Some(self.ready[chosen])
+    }
+
+    fn step(&mut self, turn: Turn) {
+        {
+            let mut world = self.world.lock();
+            world.trace.step();
+            world.trace.add(turn.number());
+            // Each step takes its time; sometimes somebody else's.
+            let starves = world.plan.faults.starves;
+            if world.fault(starves) {
+                let time = world.random.time(Duration::from_micros(1), 20 * MS);
+                world.lose_time(time);
+            } else {
+                let to = world.now + Duration::from_nanos(world.random.below(3_000));
+                world.advance(to);
+            }
+            if world.trace.steps() > STEPS_MAX {
+                world.wrong("it does not come to an end");
+            }
+        }
+        match turn {
+            Turn::Surroundings => self.step_surroundings(),
+            Turn::Process(index, actor) => {
+                self.processes[index].step(actor);
+                self.check(index);
+            }
+        }
+        self.bury();
+    }
+
+    /// After a step: the invariants of the process, and what the watchers have seen.
+    fn check(&mut self, index: usize) {
+        let mut guard = self.world.lock();
+        let world = &mut *guard;
+        let process = &mut self.processes[index];
+        let deep = world.random.chance(0.03);
+        if let Err(wrong) = process.coordinator.audit(deep) {
+            world.wrong(format!("{:?}: {wrong}", process.member));
+        }
+        if world.random.chance(0.1) {
+            for (queue, epoch, watermark) in process.coordinator.watermarks() {
+                let key = (process.member.0, queue);
+                let before = self.marks.insert(key, (epoch, watermark.get()));
+                let falls = before.is_some_and(|before| before > (epoch, watermark.get()));
+                if falls {
+                    world.wrong(format!("the watermark of {queue} falls from {before:?}"));
+                }
+            }
+        }
+        if let Some(broken) = world.watch.broken() {
+            world.wrong(broken);
+        }
+    }
+
+    /// Takes away what has ended, and starts anew.
+    fn bury(&mut self) {
+        let Some(over) = self.processes.iter().position(Process::is_over) else { return };
+        drop(self.processes.swap_remove(over));
+        let mut world = self.world.lock();
+        if self.phase != Phase::Stopping {
+            let at = world.now + world.random.time(MS, 5 * SECOND);
+            self.agenda.starts.push(at);
+        }
+    }
+
+    /// Nobody can go on: nothing may have been forgotten, and time passes.
+    fn wait(&mut self) {
+        let mut guard = self.world.lock();
+        let world = &mut *guard;
+        let mut next = self.next_due(world);
+        for process in &self.processes {
+            process.ready(world, |_, ready| {
+                if let Ready::At(at) = ready {
+                    next = Some(next.map_or(at, |next| next.min(at)));
+                }
+            });
+            let waits =
+                |shard: usize| process.workers.get(shard).is_some_and(SimWorker::is_waiting);
+            if !process.waits_for_source() {
+                continue;
+            }
+            if let Err(wrong) = process.coordinator.audit_rest(world.now, waits) {
+                world.wrong(format!("{:?}: {wrong}", process.member));
+            }
+        }
+        match next {
+            Some(next) => world.advance(next),
+            None => world.wrong("everybody waits, and nothing will come"),
+        }
+    }
+
+    fn change_phase(&mut self) {
+        let now = self.world.lock().now;
+        match self.phase {
+            Phase::Chaos(until) => {
+                let long = self.world.lock().trace.steps() > STEPS_MAX / 5;
+                if now >= until || long {
+                    self.calm_down(now);
+                }
+            }
+            Phase::Calm(until) => {
+                if self.is_drained() {
+                    return self.stop_all();
+                }
+                if now > until {
+                    let holding = self.holding();
+                    self.world.lock().wrong(format!("not everything is handled: {holding}"));
+                }
+            }
+            Phase::Stopping if self.processes.is_empty() => {
+                self.world.lock().verify(Moment::Drained);
+                self.phase = Phase::Over;
+            }
+            Phase::Stopping | Phase::Over => {}
+        }
+    }
+
+    fn end(self, seed: u64) -> Result<Summary, Box<Failure>> {
+        drop(self.processes);
+        crate::time::Clock.set_virtual(None);
+        let tickets = std::mem::take(&mut self.world.lock().tickets);
+        drop(tickets);
+        let world = Arc::into_inner(self.world).map(Mutex::into_inner);
+        let world = world.expect("nobody has it any more");
+        let Some(violation) = world.violation else {
+            return Ok(Summary {
+                digest: world.trace.digest(),
+                delivered: world.delivered,
+                produced: world.produced,
+                steps: world.trace.steps(),
+                virtual_time: world.now.saturating_duration_since(world.start),
+                processes: world.desks.len(),
+            });
+        };
+        let plan = world.plan.in_words();
+        Err(Box::new(Failure { seed, violation, plan, trace: world.trace.into_lines() }))
+    }
+}
+
+impl Turn {
+    fn number(self) -> u64 {
+        match self {
+            Self::Surroundings => 1,
+            Self::Process(index, Actor::Source) => 2 + ((index as u64) << 8),
+            Self::Process(index, Actor::Sink) => 3 + ((index as u64) << 8),
+            Self::Process(index, Actor::Ack) => 4 + ((index as u64) << 8),
+            Self::Process(index, Actor::Worker(worker)) => {
+                5 + ((index as u64) << 8) + ((worker as u64) << 32)
+            }
+        }
+    }
+}
+
+/// Where the time of the simulation begins: only differences count.
+fn origin() -> Instant {
+    crate::time::Clock.set_virtual(None);
+    crate::time::Clock.now()
+}

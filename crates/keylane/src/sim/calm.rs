@@ -1,0 +1,112 @@
+//! The end of a run: the faults stop, and everything has to be handled, committed and given back.
+
+use std::time::Instant;
+
+use super::broker::BrokerQueue;
+use super::plan::SECOND;
+use super::process::Process;
+use super::worker::SimWorker;
+use super::world::World;
+use super::{CALM_MAX, Phase, Simulation};
+
+impl Simulation {
+    /// The faults end: what hangs returns, whoever is away comes back.
+    pub(super) fn calm_down(&mut self, now: Instant) {
+        self.phase = Phase::Calm(now + CALM_MAX);
+        let shared = std::sync::Arc::clone(&self.world);
+        let mut guard = shared.lock();
+        let world = &mut *guard;
+        world.trace.line(|| "the faults end".to_owned());
+        world.calm = true;
+        let soon = now + SECOND;
+        for ticket in &mut world.tickets {
+            ticket.due = Some(ticket.due.map_or(soon, |due| due.min(soon)));
+        }
+        for at in &mut self.agenda.starts {
+            *at = (*at).min(soon);
+        }
+        for slot in 0..world.broker.queues.len() {
+            self.mend_queue(world, slot);
+        }
+        drop(guard);
+        for process in &self.processes {
+            process.shared.gate.pause(false);
+            process.coordinator.shards().iter().for_each(|cell| cell.nudge());
+        }
+    }
+
+    /// What the group has stored for a queue has to lie within it; and a queue that a process has
+    /// given up on begins anew.
+    fn mend_queue(&mut self, world: &mut World, slot: usize) {
+        let now = world.now;
+        let queue = &mut world.broker.queues[slot];
+        let begin = queue.begin;
+        let is_outside = queue.stored.is_some_and(|stored| stored.get() < begin);
+        if is_outside && queue.untold.is_none() {
+            queue.move_offset(begin);
+            self.tell_reset(world, slot);
+        }
+        let queue = &mut world.broker.queues[slot];
+        if queue.owner.is_none() {
+            queue.assign_at = Some(now);
+        }
+    }
+
+    /// Whether everything was handled and committed.
+    pub(super) fn is_drained(&mut self) -> bool {
+        let world = self.world.lock();
+        let nothing_comes = self.agenda.left_to_produce == 0
+            && self.agenda.starts.is_empty()
+            && world.tickets.is_empty()
+            && world.broker.commits.is_empty()
+            && world.broker.queues.iter().all(|queue| queue.untold.is_none());
+        let all_wait = |process: &Process| {
+            process.waits_for_source() && process.workers.iter().all(SimWorker::is_waiting)
+        };
+        nothing_comes
+            && self.processes.iter().all(all_wait)
+            && world.broker.queues.iter().all(|queue| self.is_committed(queue))
+    }
+
+    fn is_committed(&self, queue: &BrokerQueue) -> bool {
+        let owner = self.processes.iter().find(|process| Some(process.member) == queue.owner);
+        let Some(owner) = owner else { return false };
+        let last = queue.log.last().map_or(0, |record| record.offset + 1);
+        match queue.stored {
+            Some(stored) => stored.get() >= last,
+            // Begun behind the last message, so that there is nothing to commit.
+            None => last == 0 || owner.source.has_read(queue.id, queue.end),
+        }
+    }
+
+    /// What holds everything up, in words.
+    pub(super) fn holding(&mut self) -> String {
+        let now = self.world.lock().now;
+        let mut words: Vec<String> = Vec::new();
+        for process in &mut self.processes {
+            let all = process.coordinator.holding(now);
+            words.extend(all.iter().map(|one| format!("{:?}: {one}", process.member)));
+        }
+        let world = self.world.lock();
+        for queue in world.broker.queues.iter().filter(|queue| !self.is_committed(queue)) {
+            let BrokerQueue { id, stored, end, owner, .. } = queue;
+            words.push(format!("{id} is committed at {stored:?} of {end}, owner {owner:?}"));
+        }
+        words.join("; ")
+    }
+
+    /// Nothing is left anywhere; then every process stops.
+    pub(super) fn stop_all(&mut self) {
+        let mut wrong = None;
+        for process in &mut self.processes {
+            if let Err(left) = process.coordinator.audit_end() {
+                wrong.get_or_insert(format!("{:?}: {left}", process.member));
+            }
+        }
+        if let Some(wrong) = wrong {
+            self.world.lock().wrong(wrong);
+        }
+        self.phase = Phase::Stopping;
+        self.processes.iter_mut().for_each(|process| process.stop(30 * SECOND));
+    }
+}
