@@ -1,9 +1,10 @@
-//! How fast messages come out of Kafka: rdkafka's poll, one message a call, looked at only or made a
-//! message that can be kept, against the source's batched read, whose messages can be kept. All on
+//! How fast messages come out of Kafka: rdkafka's poll, one message a call, looked at only or made
+//! a message that can be kept, against the source's batched read, whose messages can be kept. All on
 //! the same topic.
 //!
 //! ```text
-//! cargo run --release -p keylane-kafka --example read_path -- 127.0.0.1:9092 [messages] [partitions] [bytes]
+//! cargo run --release -p keylane-kafka --example read_path -- \
+//!     127.0.0.1:9092 [messages] [partitions] [bytes]
 //! ```
 //!
 //! The topic `read-path-PARTITIONS-BYTES-MESSAGES` is filled first where it is not full already.

@@ -122,9 +122,9 @@ impl KafkaSourceBuilder {
 
     /// Sets a property of librdkafka (see its CONFIGURATION.md). The last value wins.
     ///
-    /// Different from librdkafka's own defaults: `fetch.queue.backoff.ms` 10 (at 1000 the rate falls
-    /// two to seven times once the fetch queue has been full), `fetch.wait.max.ms` 100 (a fetch that
-    /// waits at the end of one partition holds up the others of its broker) and
+    /// Different from librdkafka's own defaults: `fetch.queue.backoff.ms` 10 (at 1000 the rate
+    /// falls two to seven times once the fetch queue has been full), `fetch.wait.max.ms` 100 (a
+    /// fetch that waits at the end of one partition holds up the others of its broker) and
     /// `queued.max.messages.kbytes` 16384 (what may be fetched ahead, for the queues being read
     /// together and for each paused one).
     /// Worth knowing: `isolation.level` is `read_committed`, `check.crcs` is `false`.

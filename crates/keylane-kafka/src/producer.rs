@@ -83,8 +83,8 @@ impl KafkaProducerBuilder {
 /// Writes messages to topics; a key's messages go to one partition and keep their order.
 ///
 /// The partition of a key is the one that Java's producer picks. Messages are sent in the
-/// background, by a thread of the producer's own; [`flush`](Self::flush) waits for them. What is not
-/// flushed when the producer is dropped is thrown away.
+/// background, by a thread of the producer's own; [`flush`](Self::flush) waits for them. What is
+/// not flushed when the producer is dropped is thrown away.
 pub struct KafkaProducer {
     inner: ThreadedProducer<Deliveries>,
     failures: Arc<Mutex<Failures>>,

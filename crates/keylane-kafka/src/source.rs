@@ -4,8 +4,8 @@
 //! due, seeks and commits that were asked for, then messages. Where a round brings nothing, `poll`
 //! sleeps until librdkafka or the engine raises the [`Signal`], or a deadline comes.
 //!
-//! Polling is what keeps the membership: it goes on whatever the engine does with what it was given,
-//! and nothing here waits for the engine.
+//! Polling is what keeps the membership: it goes on whatever the engine does with what it was
+//! given, and nothing here waits for the engine.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;

@@ -48,7 +48,7 @@ pub(crate) fn up(dir: &Path) -> Result<Running, String> {
     folder.start()
 }
 
-/// Stops the broker of `dir`, by the process id that [`up`] has noted. Does nothing where none runs.
+/// Stops the broker of `dir`, by the process id that [`up`] has noted. Where none runs, nothing.
 ///
 /// # Errors
 ///

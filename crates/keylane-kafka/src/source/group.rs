@@ -2,8 +2,8 @@
 //!
 //! librdkafka asks (by an event) and waits for the answer; meanwhile its own threads keep the
 //! session alive. Taking over is answered at once: forwarded, held still at the front door (paused
-//! before it is assigned, so that nothing is fetched until the engine seeks), and told to the engine
-//! once the group's commit is known. Giving back is answered when the engine has released every
+//! before it is assigned, so that nothing is fetched until the engine seeks), and told to the
+//! engine once the group's commit is known. Giving back is answered when the engine has released every
 //! queue that is taken, or when the bound has passed, whichever is first.
 //!
 //! While librdkafka waits for an answer it stops fetching for *all* queues of ours, also those that

@@ -225,7 +225,8 @@ fn a_queue_that_the_engine_gives_up_brings_nothing_more() {
     member.owned.remove(&queue(0));
     let mut other = Member::new(cluster.source().set(RANGE.0, RANGE.1));
     both_until(&mut member, &mut other, "split", |a, b| a.owned.len() == 1 && b.owned.len() == 1);
-    assert_eq!(member.revoking, [queue(1)]);
+    // (Dealt out anew it may come again, and go again where the group needs two rounds.)
+    assert_eq!(member.revoking[0], queue(1));
     assert!(member.lost.is_empty());
     member.close().unwrap();
     other.close().unwrap();
