@@ -57,8 +57,10 @@ fn tails(member: &Member) -> usize {
 #[test]
 fn eager_members_split_the_queues_and_take_over_what_is_left() {
     let (mut a, mut b, _cluster) = a_split(RANGE, &[]);
-    // Eager: everything is given back first, in each rebalance (a slow machine may need two).
-    assert!(a.revoking.len() >= 4 && a.revoking.len() % 4 == 0, "{:?}", a.revoking);
+    // Eager: everything is given back first. (A slow machine may need a second round.)
+    let mut first = a.revoking[..4].to_vec();
+    first.sort();
+    assert_eq!(first, [0, 1, 2, 3].map(queue));
     a.close().unwrap();
     b.until("the rest is taken over", |b| b.owned.len() == 4);
     b.close().unwrap();
@@ -67,7 +69,8 @@ fn eager_members_split_the_queues_and_take_over_what_is_left() {
 #[test]
 fn cooperative_members_keep_what_stays() {
     let (mut a, mut b, _cluster) = a_split(COOPERATIVE, &[]);
-    assert_eq!(a.revoking.len(), 2, "cooperative: only what moves is given back");
+    let kept = a.owned.keys().filter(|queue| a.revoking.contains(queue)).count();
+    assert_eq!(kept, 0, "cooperative: only what moves is given back");
     for queue in a.owned.keys() {
         // Never given back: no message twice.
         assert_eq!(a.offsets(*queue), (0..22).collect::<Vec<_>>());
