@@ -42,11 +42,11 @@ impl Cluster {
         self.mock().request_errors(requests, errors);
     }
 
-    /// A source of topic `t` in group `g`, with short sessions so that a takeover takes a second.
+    /// A source of topic `t` in group `g`, with short sessions so that a takeover takes seconds.
     pub(crate) fn source(&self) -> KafkaSourceBuilder {
         KafkaSource::builder(self.servers(), "g")
             .subscribe(["t"])
-            .set("session.timeout.ms", "2000")
+            .set("session.timeout.ms", "4000")
             .set("heartbeat.interval.ms", "100")
             .set("fetch.wait.max.ms", "20")
     }
