@@ -21,12 +21,36 @@ pub(crate) struct Xtask {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Task {
     Load(Box<LoadFlags>),
+    Compare(CompareFlags),
     Brokers(BrokersFlags),
     /// Checks what the compiler does not: module documents, lengths, banned words, who reads the
     /// clock and who makes threads
     #[command(after_help = EXIT_STATUS)]
     Tidy,
     Ci(CiFlags),
+}
+
+/// The same messages in every mode, over threads (1 to 128), work (none, 1 ms of sleep, 10 µs of
+/// computing) and skew of the keys; every run with its checkers on. A table, and a report with
+/// pictures
+#[derive(Debug, Args)]
+#[command(after_help = EXIT_STATUS)]
+pub(crate) struct CompareFlags {
+    /// Fewer threads, less work, no skew: under a minute
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// One JSON object a run on standard output, and nothing else there
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Where the report goes [default: target/keylane/compare.html]
+    #[arg(long, value_name = "FILE.html")]
+    pub(crate) report: Option<std::path::PathBuf>,
+    /// Writes the pictures of the throughput into this folder, too
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) svg: Option<std::path::PathBuf>,
+    /// What keys, order and sizes are drawn from
+    #[arg(long, value_name = "SEED", default_value_t = 1)]
+    pub(crate) seed: u64,
 }
 
 /// Starts, stops and shows real brokers on this machine, for tests: on loopback, with little

@@ -32,9 +32,49 @@ mod report;
 mod result;
 mod table;
 
+use serde::Serialize;
+
 use crate::flags::LoadFlags;
 use crate::outcome::{Ended, Failure, say};
 use plan::Plan;
+
+/// What a comparison needs of a run.
+#[derive(Debug, Serialize)]
+pub(crate) struct Figures {
+    pub(crate) messages: u64,
+    pub(crate) messages_per_s: f64,
+    /// Of bare threads that do the same work, as many as there are calls at a time.
+    pub(crate) ceiling_per_s: Option<f64>,
+    pub(crate) imbalance: f64,
+    pub(crate) hand_off_p50_us: u64,
+    pub(crate) hand_off_p99_us: u64,
+    pub(crate) cpu_us_a_message: Option<f64>,
+    pub(crate) duplicates: u64,
+    /// What was not as it should be, in words.
+    pub(crate) broken: Vec<String>,
+}
+
+/// Runs what the options say in their first mode, and shows nothing.
+pub(crate) fn figures(flags: &LoadFlags) -> Ended<Figures> {
+    let plan = Plan { shown: progress::Shown::Hidden, ..Plan::new(flags)? };
+    let Some(first) = plan.runs.first() else {
+        return Err(Failure::usage("the options name no run"));
+    };
+    let result = run::run(&plan, *first)?;
+    let delivered = result.delivered().max(1) as f64;
+    let hand_off = |quantile| result.tally.hand_off.value_at_quantile(quantile);
+    Ok(Figures {
+        messages: result.delivered(),
+        messages_per_s: result.per_second(),
+        ceiling_per_s: result.ceiling,
+        imbalance: result.imbalance(),
+        hand_off_p50_us: hand_off(0.5),
+        hand_off_p99_us: hand_off(0.99),
+        cpu_us_a_message: result.cpu_seconds.map(|seconds| seconds * 1e6 / delivered),
+        duplicates: result.verdict.duplicates,
+        broken: result.broken(),
+    })
+}
 
 /// The task.
 pub(crate) fn run(flags: &LoadFlags) -> Ended {

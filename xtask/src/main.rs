@@ -3,6 +3,7 @@
 
 mod brokers;
 mod ci;
+mod compare;
 mod flags;
 mod load;
 mod outcome;
@@ -18,6 +19,7 @@ fn main() -> ExitCode {
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("error")).init();
     let ended = match Xtask::parse().task {
         Task::Load(flags) => load::run(&flags),
+        Task::Compare(flags) => compare::run(&flags),
         Task::Brokers(flags) => brokers::run(&flags),
         Task::Tidy => tidy::run(),
         Task::Ci(flags) => ci::run(&flags),

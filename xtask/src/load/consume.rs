@@ -134,7 +134,8 @@ impl Consuming<'_> {
         let finished: u64 =
             before.iter().filter_map(|stored| stored.committed).map(|m| m.get()).sum();
         let owed = self.workload.messages.saturating_sub(finished);
-        let mut phase = Phase::begin(format!("consuming {}", name(self.run.mode)), owed);
+        let mut phase =
+            Phase::begin(self.plan.shown, format!("consuming {}", name(self.run.mode)), owed);
         let mut samples = Samples::default();
         let mut trouble = Vec::new();
         let mut moved = (Instant::now(), 0, 0);

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use keylane_testkit::workload::{Faults, Work};
 
+use super::progress::Shown;
 use crate::flags::{Break, LoadFlags, Mode, SourceKind, work_duration};
 use crate::outcome::{Ended, Failure};
 
@@ -33,6 +34,7 @@ pub(super) struct Plan {
     pub(super) faults: Faults,
     pub(super) seed: u64,
     pub(super) json: bool,
+    pub(super) shown: Shown,
     pub(super) report: PathBuf,
     pub(super) dir: Option<PathBuf>,
     pub(super) break_on_purpose: Option<Break>,
@@ -104,6 +106,7 @@ impl Plan {
             },
             seed: flags.seed,
             json: flags.json,
+            shown: Shown::here(),
             report: flags
                 .report
                 .clone()

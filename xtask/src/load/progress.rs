@@ -18,23 +18,43 @@ pub(super) struct Phase {
     what: String,
     messages: u64,
     next_line: Option<Instant>,
+    shown: Shown,
+}
+
+/// Whether, and how, phases are shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Shown {
+    Bars,
+    Lines,
+    /// Somebody else shows how far it is.
+    Hidden,
+}
+
+impl Shown {
+    /// As fits where standard error goes to.
+    pub(super) fn here() -> Self {
+        if std::io::stderr().is_terminal() { Self::Bars } else { Self::Lines }
+    }
 }
 
 impl Phase {
-    pub(super) fn begin(what: impl Into<String>, messages: u64) -> Self {
+    pub(super) fn begin(shown: Shown, what: impl Into<String>, messages: u64) -> Self {
         let what = what.into();
-        let bar =
-            ProgressBar::with_draw_target(Some(messages), ProgressDrawTarget::stderr_with_hz(10));
+        let target = match shown {
+            Shown::Bars => ProgressDrawTarget::stderr_with_hz(10),
+            Shown::Lines | Shown::Hidden => ProgressDrawTarget::hidden(),
+        };
+        let bar = ProgressBar::with_draw_target(Some(messages), target);
         let style =
             ProgressStyle::with_template(BAR).unwrap_or_else(|_| ProgressStyle::default_bar());
         bar.set_style(style.progress_chars("█▉▊▋▌▍▎▏ "));
         bar.set_message(what.clone());
         let mut next_line = None;
-        if !std::io::stderr().is_terminal() {
+        if shown == Shown::Lines {
             say(&format!("{what}: {messages} messages"));
             next_line = Some(Instant::now() + LINE_EVERY);
         }
-        Self { bar, what, messages, next_line }
+        Self { bar, what, messages, next_line, shown }
     }
 
     pub(super) fn at(&self, messages: u64) {
@@ -59,10 +79,10 @@ impl Phase {
 
     pub(super) fn end(self, messages: u64, took: Duration) {
         self.bar.set_position(messages);
-        if std::io::stderr().is_terminal() {
-            self.bar.finish();
-        } else {
-            say(&format!("{}: {messages} messages in {took:.1?}", self.what));
+        match self.shown {
+            Shown::Bars => self.bar.finish(),
+            Shown::Lines => say(&format!("{}: {messages} messages in {took:.1?}", self.what)),
+            Shown::Hidden => {}
         }
     }
 }

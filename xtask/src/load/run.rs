@@ -130,7 +130,8 @@ fn write(
     recorder: &Recorder,
     produced: &Timeline,
 ) -> Ended<Duration> {
-    let phase = Phase::begin(format!("writing into {}", name(plan.source)), workload.messages);
+    let phase =
+        Phase::begin(plan.shown, format!("writing into {}", name(plan.source)), workload.messages);
     let start = Instant::now();
     stage.produce(&Producing {
         workload,
