@@ -79,7 +79,7 @@ pub(crate) struct Extra {
 pub(crate) enum LaneName {
     Key(Bytes),
     NoKeyOf(QueueId),
-    Alone(Offset),
+    Alone(QueueId, Offset),
 }
 
 /// A lane.
@@ -169,7 +169,7 @@ impl Tag {
             Route::Key => message.key_bytes().cloned().map_or_else(no_key, LaneName::Key),
             Route::NoKey | Route::Unroutable => no_key(),
             Route::NoKeyOfQueue => LaneName::NoKeyOf(tenure.queue),
-            Route::Spread => LaneName::Alone(message.offset()),
+            Route::Spread => LaneName::Alone(tenure.queue, message.offset()),
             Route::Custom => self
                 .extra
                 .as_ref()
