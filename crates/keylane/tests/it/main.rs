@@ -1,0 +1,23 @@
+//! The engine as its users have it: threads, a scripted source, and what must hold.
+//!
+//! One binary; a module is a theme. Tests named `scenario_NN_…` retell what has gone wrong in other
+//! consumers. Nothing here sleeps: a test waits for what it waits for ([`support`]), and fails after
+//! half a minute without it.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests are tests, too")]
+
+mod support;
+
+mod assignment;
+mod budget;
+mod commits;
+mod dead_letters;
+mod locks;
+mod order;
+mod panics;
+mod reset;
+mod retry;
+mod source;
+mod stop;
+mod stoppers;
+mod tickets;
