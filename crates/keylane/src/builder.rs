@@ -44,7 +44,8 @@ impl<S: Source + 'static> ConsumerBuilder<S> {
         self
     }
 
-    /// How many messages may wait in the channel of one shard. Default 1,024; 1 to 1,048,576. What
+    /// How many messages may wait in the channel of one shard. Default 1,024; 1 to 1,048,576, and
+    /// 16,777,216 for all shards together: channels are allocated at the start. What
     /// does not fit waits in front of it, so this bounds hand-off latency and not what is in flight.
     /// The memory for it, about 100 bytes a message and shard, is taken at the start. No effect in
     /// queue-locked mode, which has no channels.
@@ -147,7 +148,7 @@ impl<S: Source + 'static> ConsumerBuilder<S> {
     /// Decides the routing key of a message, in place of its own key; `None` is treated as an absent
     /// key is.
     ///
-    /// The function must answer the same for the same message. An error or a panic of it is a failed
+    /// The function must answer the same for the same message, and must not use the consumer's handle. An error or a panic of it is a failed
     /// attempt of that message, which then waits on the shard of `"__nokey"`; since the answer would
     /// be the same again, later attempts fail too, until the failure policy gives the message up.
     pub fn route_by(

@@ -244,6 +244,8 @@ impl Default for Config {
 const SHARDS_MAX: usize = 4_096;
 const MESSAGES_MAX: usize = 100_000_000;
 const BYTES_MAX: usize = 1 << 40;
+/// Channels are allocated at the start, at some hundred bytes a message.
+const CHANNELS_MAX: usize = 1 << 24;
 const HOUR: Duration = Duration::from_secs(3_600);
 const MILLISECOND: Duration = Duration::from_millis(1);
 
@@ -252,6 +254,11 @@ impl Config {
     pub(crate) fn check(&self, has_sink: bool, orderly: bool) -> Result<(), Error> {
         within("shards", self.shards, 1, SHARDS_MAX)?;
         within("channel_capacity", self.channel_capacity, 1, 1 << 20)?;
+        if self.shards.saturating_mul(self.channel_capacity) > CHANNELS_MAX {
+            let value = format!("{} with {} shards", self.channel_capacity, self.shards);
+            let allowed = format!("at most {CHANNELS_MAX} for all shards together");
+            return Err(Error::config("channel_capacity", value, allowed));
+        }
         within("batch_max", self.batch_max, 1, 1 << 16)?;
         within("linger", Shown(self.linger), Shown(Duration::ZERO), Shown(HOUR))?;
         within("fetch_max", self.fetch_max, 1, 1 << 20)?;

@@ -119,6 +119,8 @@ struct Simulation {
     trouble_pause: Duration,
     produce_pause: Duration,
     phase: Phase,
+    /// Each queue has got messages after the faults had ended.
+    topped_up: bool,
     ready: Vec<Turn>,
     /// The watermark of each process's queues, with its epoch.
     marks: std::collections::BTreeMap<(u32, keylane_source::QueueId), (u64, u64)>,
@@ -167,6 +169,7 @@ impl Simulation {
             trouble_pause: (plan.chaos / 20).max(MS),
             produce_pause: (plan.chaos / 10).max(MS),
             phase: Phase::Chaos(start + plan.chaos),
+            topped_up: false,
             ready: Vec::new(),
             marks: std::collections::BTreeMap::new(),
         }
@@ -210,6 +213,7 @@ impl Simulation {
             let mut world = self.world.lock();
             world.trace.step();
             world.trace.add(turn.number());
+            world.trace.line(|| format!("{turn:?}"));
             // Each step takes its time; sometimes somebody else's.
             let starves = world.plan.faults.starves;
             if world.fault(starves) {
@@ -218,9 +222,6 @@ impl Simulation {
             } else {
                 let to = world.now + Duration::from_nanos(world.random.below(3_000));
                 world.advance(to);
-            }
-            if world.trace.steps() > STEPS_MAX {
-                world.wrong("it does not come to an end");
             }
         }
         match turn {
@@ -239,6 +240,9 @@ impl Simulation {
         let world = &mut *guard;
         let process = &mut self.processes[index];
         let deep = world.random.chance(0.03);
+        if !process.is_member() {
+            return; // What it has left is nobody's any more.
+        }
         if let Err(wrong) = process.coordinator.audit(deep) {
             world.wrong(format!("{:?}: {wrong}", process.member));
         }
@@ -305,9 +309,9 @@ impl Simulation {
             }
             Phase::Calm(until) => {
                 if self.is_drained() {
-                    return self.stop_all();
+                    return if self.topped_up { self.stop_all() } else { self.top_up() };
                 }
-                if now > until {
+                if now > until || self.world.lock().trace.steps() > STEPS_MAX {
                     let holding = self.holding();
                     self.world.lock().wrong(format!("not everything is handled: {holding}"));
                 }

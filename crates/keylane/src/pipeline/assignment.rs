@@ -133,22 +133,25 @@ impl Coordinator {
         source.resume(queue);
     }
 
-    /// Ends an epoch: no call of it begins from now on. Returns the shards where something of it
-    /// is under way.
+    /// Ends an epoch: no call of it begins from now on. Returns the shards where something of the
+    /// queue is under way, be it of an earlier epoch: it would reach into the next owner's time.
     fn end_epoch(&mut self, slot: usize, phase: Phase) -> Vec<usize> {
         let queue = &mut self.queues[slot];
-        let Some(reading) = &mut queue.reading else { return Vec::new() };
-        reading.tenure.move_to(phase);
-        let used = reading.used;
-        self.budget.release(&mut reading.used, used.messages, used.bytes);
-        reading.stash.clear();
-        let epoch = reading.tenure.epoch;
-        self.router.drop_ended(|tenure| tenure.epoch == epoch);
+        let epoch = queue.reading.as_mut().map(|reading| {
+            reading.tenure.move_to(phase);
+            let used = reading.used;
+            self.budget.release(&mut reading.used, used.messages, used.bytes);
+            reading.stash.clear();
+            reading.tenure.epoch
+        });
+        self.router.drop_ended(|tenure| Some(tenure.epoch) == epoch);
         let mut busy = Vec::new();
         for cell in &self.shards {
             let mut shard = cell.shard.lock();
-            shard.end_tenure(epoch, queue.id);
-            if shard.busy_with(epoch).is_some() {
+            if let Some(epoch) = epoch {
+                shard.end_tenure(epoch, queue.id);
+            }
+            if shard.busy_with(queue.id).is_some() {
                 busy.push(cell.index);
             }
             drop(shard);
@@ -401,11 +404,8 @@ impl Coordinator {
     fn look_after_closing(&mut self, source: &mut dyn Source, slot: usize, now: Instant) {
         let queue = &mut self.queues[slot];
         let Stage::Closing(closing) = &mut queue.stage else { return };
-        if let Some(reading) = &queue.reading {
-            let epoch = reading.tenure.epoch;
-            let shards = &self.shards;
-            closing.busy.retain(|&shard| shards[shard].shard.lock().busy_with(epoch).is_some());
-        }
+        let (id, shards) = (queue.id, &self.shards);
+        closing.busy.retain(|&shard| shards[shard].shard.lock().busy_with(id).is_some());
         if !closing.busy.is_empty() && now < closing.until {
             return;
         }
@@ -440,10 +440,11 @@ impl Coordinator {
     /// The bound has come, or everything has ended: nothing counts any more.
     fn fence(&self, slot: usize, busy: &[usize]) {
         let queue = &self.queues[slot];
-        let Some(reading) = &queue.reading else { return };
-        reading.tenure.move_to(Phase::Fenced);
+        if let Some(reading) = &queue.reading {
+            reading.tenure.move_to(Phase::Fenced);
+        }
         for &shard in busy {
-            let running = self.shards[shard].shard.lock().busy_with(reading.tenure.epoch);
+            let running = self.shards[shard].shard.lock().busy_with(queue.id);
             if let Some((offset, key)) = running {
                 self.shared.report_later(Event::RevokeTimedOut {
                     queue: queue.id,

@@ -9,6 +9,7 @@ use super::budget::Used;
 use super::coordinator::Coordinator;
 use super::queue::{Queue, Stage};
 use super::shared::{GateState, Posted};
+use super::tenure::Phase;
 use super::tracker::Tracker;
 
 /// The first thing that is wrong, in words.
@@ -56,6 +57,9 @@ impl Coordinator {
 
     fn audit_queue(&self, queue: &Queue) -> Audited {
         let Queue { id, .. } = queue;
+        if self.stopping.is_some() {
+            return Ok(()); // What waited was dropped.
+        }
         let Some(reading) =
             queue.reading.as_ref().filter(|_| matches!(queue.stage, Stage::Reading))
         else {
@@ -89,11 +93,13 @@ impl Coordinator {
             shard.audit().map_err(|wrong| format!("shard {index}: {wrong}"))?;
             there += shard.messages() as u64;
         }
-        let readings = self.queues.iter().filter(|queue| matches!(queue.stage, Stage::Reading));
-        let trackers = readings.filter_map(|queue| queue.reading.as_ref()?.tracker.as_ref());
+        let readings = self.queues.iter().filter_map(|queue| queue.reading.as_ref());
+        // What has ended may have been dropped.
+        let open = readings.filter(|reading| reading.tenure.phase() == Phase::Open);
+        let trackers = open.filter_map(|reading| reading.tracker.as_ref());
         let unfinished: u64 = trackers.map(Tracker::unfinished).sum();
         ensure!(
-            self.stopping.is_some() || there >= unfinished,
+            self.shared.stop_asked().is_some() || there >= unfinished,
             "{unfinished} messages are unfinished, but only {there} can be found"
         );
         Ok(())
@@ -124,12 +130,10 @@ impl Coordinator {
         }
         for queue in &self.queues {
             let Stage::Closing(closing) = &queue.stage else { continue };
-            let Some(reading) = &queue.reading else { continue };
-            let epoch = reading.tenure.epoch;
             let busy = closing
                 .busy
                 .iter()
-                .any(|&shard| self.shards[shard].shard.lock().busy_with(epoch).is_some());
+                .any(|&shard| self.shards[shard].shard.lock().busy_with(queue.id).is_some());
             ensure!(busy || closing.fenced, "{} ends, and waits for no call", queue.id);
         }
         let all_wait = self.shards.iter().all(|cell| waits(cell.index));

@@ -4,10 +4,12 @@
 //! Of `max`, half is divided among the assigned queues as a reserve (at least one message each), the
 //! rest is shared: a queue that is stuck can use up the shared part, and never another queue's
 //! reserve. In flight are then at most `max` messages, or as many as there are queues if that is
-//! more.
+//! more. Queues that come later find their reserves in use: until those are given back they have one
+//! message each, beyond `max`.
 //!
-//! Bytes are divided the same way. A message larger than the whole budget is admitted alone: when
-//! nothing else is in flight, and nothing else is admitted beside it.
+//! Bytes are divided the same way. A message that is larger than what its queue may ever have is
+//! admitted alone, when nothing else is in flight; beside one larger than the whole budget nothing
+//! else is admitted.
 
 /// What one queue has in flight.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -71,11 +73,17 @@ impl Budget {
     }
 
     fn fits(&self, used: Used, bytes: usize) -> bool {
-        if self.total.bytes > self.max.bytes {
-            return false; // Something larger than the budget is under way: alone.
+        if self.total.messages == 0 {
+            return true;
         }
-        if bytes > self.max.bytes {
-            return self.total.messages == 0;
+        if self.total.bytes > self.max.bytes || self.goes_alone(bytes) {
+            return false; // One of the two is larger than what a queue may ever have.
+        }
+        // What was admitted before the last division may exceed what that has left.
+        let full =
+            self.total.messages >= self.max.messages || self.total.bytes + bytes > self.max.bytes;
+        if full && used.messages > 0 {
+            return false;
         }
         let shared_bytes = (used.bytes + bytes).saturating_sub(self.reserve.bytes)
             - used.bytes.saturating_sub(self.reserve.bytes);
@@ -83,6 +91,11 @@ impl Budget {
             && (used.messages < self.reserve.messages
                 || self.shared.messages < self.shared_max.messages)
             && (shared_bytes == 0 || self.shared.bytes + shared_bytes <= self.shared_max.bytes)
+    }
+
+    /// Whether a message of so many bytes is admitted only when nothing else is in flight.
+    fn goes_alone(&self, bytes: usize) -> bool {
+        bytes > self.reserve.bytes + self.shared_max.bytes
     }
 
     /// Gives back what has been finished.
@@ -163,6 +176,29 @@ mod tests {
         assert!(!budget.admit(&mut used[0], 1), "nothing goes beside it");
         budget.release(&mut used[1], 1, 1_500);
         assert!(budget.admit(&mut used[0], 1));
+    }
+
+    #[test]
+    fn a_message_larger_than_what_a_queue_may_have_goes_alone_too() {
+        let (mut budget, mut used) = budget(100, 1_000, 5); // 100 reserved, 500 shared
+        assert!(budget.admit(&mut used[0], 100));
+        assert!(!budget.admit(&mut used[1], 601));
+        budget.release(&mut used[0], 1, 100);
+        assert!(budget.admit(&mut used[1], 601));
+        assert!(budget.admit(&mut used[0], 100), "it is not larger than the budget");
+    }
+
+    #[test]
+    fn queues_that_come_later_do_not_raise_the_bound() {
+        let (mut budget, mut used) = budget(100, 1_000, 1);
+        assert_eq!(fill(&mut budget, &mut used[0], 1), 100);
+        used.push(Used::default());
+        budget.divide(used.iter().copied());
+        // One message, so that a queue that is stuck does not stop it; its reserve is still in use.
+        assert_eq!(fill(&mut budget, &mut used[1], 1), 1);
+        budget.release(&mut used[0], 10, 10);
+        assert_eq!(fill(&mut budget, &mut used[1], 1), 9);
+        assert_eq!(budget.total().messages, 100);
     }
 
     #[test]

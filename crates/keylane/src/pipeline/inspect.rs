@@ -141,6 +141,7 @@ fn queue_trouble(queue: &Queue, reasons: &mut Vec<String>) {
         Stage::LookingUp { failures: failures @ 1.., .. } => {
             reasons.push(format!("{id}: its committed offset could not be read, {failures} times"));
         }
+        Stage::Locking { again_at: Some(_) } => reasons.push(format!("{id}: waits for its lock")),
         Stage::Failed(error) => reasons.push(format!("{id}: ended: {error}")),
         _ => {}
     }

@@ -55,6 +55,10 @@ impl Runner {
     /// Begins the next call of the shard, if there is one. To be followed by
     /// [`carry_out`](Self::carry_out), outside of the shard's mutex.
     pub(crate) fn begin(&mut self, shard: &mut Shard, now: Instant) -> Next {
+        if shard.has_revoked() {
+            // A tenure has ended since the listener was told: first that, then what came after.
+            return Next::Wait(Some(now));
+        }
         shard.next_call(now, &mut self.call, &mut self.out)
     }
 

@@ -61,6 +61,8 @@ use crate::ticket::TicketId;
 pub(crate) struct ShardSettings {
     pub(crate) index: usize,
     pub(crate) batch_max: usize,
+    /// The listener handles one message at a time: how many a call gets is ours to decide.
+    pub(crate) per_message: bool,
     pub(crate) linger: Duration,
     pub(crate) failure: FailurePolicy,
     pub(crate) has_sink: bool,
@@ -75,6 +77,7 @@ impl ShardSettings {
         Self {
             index,
             batch_max: config.batch_max,
+            per_message: factory.per_message,
             linger: config.linger,
             failure: config.failure,
             has_sink,
@@ -84,6 +87,9 @@ impl ShardSettings {
         }
     }
 }
+
+/// See [`Shard::set_pace`].
+const CALL_TARGET: Duration = Duration::from_micros(500);
 
 /// See the module's description.
 #[derive(Debug)]
@@ -101,6 +107,8 @@ pub(crate) struct Shard {
     /// The lanes that have messages in the running call.
     in_call: Vec<LaneId>,
     running: Option<Running>,
+    /// How many messages the next call gets at most.
+    pace: usize,
     calls: u64,
     tickets: HashMap<TicketId, Outside>,
     /// Tickets settled before their call returned.
@@ -143,6 +151,7 @@ impl Shard {
     pub(crate) fn new(settings: ShardSettings) -> Self {
         Self {
             random: Random::new(settings.seed),
+            pace: if settings.per_message { 1 } else { settings.batch_max },
             settings,
             pending: VecDeque::new(),
             pending_messages: 0,
@@ -171,7 +180,21 @@ impl Shard {
 
     /// How many more messages a call could take.
     pub(crate) fn room(&self) -> usize {
-        self.settings.batch_max.saturating_sub(self.pending_messages)
+        self.pace.saturating_sub(self.pending_messages)
+    }
+
+    /// A call settles as a whole, so one of many slow messages would commit late, and be repeated
+    /// from its beginning after a crash. Where the listener does not care how many there are, a call
+    /// gets as many as it handles in about [`CALL_TARGET`]: one, if each takes longer.
+    fn set_pace(&mut self, messages: usize, took: Duration) {
+        if !self.settings.per_message {
+            return;
+        }
+        let each = took.as_nanos() / messages.max(1) as u128;
+        let fitting = CALL_TARGET.as_nanos().checked_div(each).unwrap_or(u128::MAX);
+        let fitting = usize::try_from(fitting).unwrap_or(usize::MAX);
+        // It falls at once, and rises step by step: the first call says little about the next.
+        self.pace = fitting.min(self.pace * 2).clamp(1, self.settings.batch_max);
     }
 
     /// Puts the messages of the next call into `call` and notes that it begins; nobody else may hold
@@ -185,7 +208,8 @@ impl Shard {
         debug_assert!(self.running.is_none(), "one call at a time");
         self.wake_lanes(now, out);
         if let Some(until) = self.lingers(now) {
-            return Next::Wait(Some(until));
+            // A lane's time may come before.
+            return Next::Wait(Some(self.lanes.next_due().map_or(until, |due| due.min(until))));
         }
         let filled = Arc::get_mut(call).expect("the last call was settled");
         filled.clear();
@@ -259,6 +283,11 @@ impl Shard {
         self.lanes.drop_where(|id| id.epoch == epoch);
         self.front.retain(|held| held.tenure.epoch != epoch);
         self.revoked.push_back(queue);
+    }
+
+    /// Whether the listener has to be told of the end of a queue.
+    pub(crate) fn has_revoked(&self) -> bool {
+        !self.revoked.is_empty()
     }
 
     /// The next queue whose end the listener has to be told of.

@@ -26,7 +26,7 @@ use super::shard::{Effects, LetterId};
 use crate::error::Error;
 use crate::observer::{Event, Observer};
 use crate::report::StopReport;
-use crate::sync::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use crate::sync::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use crate::time::{Clock, LONGEST};
 
 /// See the module's description.
@@ -131,7 +131,11 @@ pub(crate) struct Signals {
     /// The source thread waits for budget.
     armed: AtomicBool,
     enough: AtomicU64,
+    /// What is enough when a shard has nothing to do.
+    few: AtomicU64,
     freed: AtomicU64,
+    /// Shards that have nothing to do.
+    idle: AtomicUsize,
     /// The source thread waits for calls to end.
     attends: AtomicBool,
 }
@@ -149,11 +153,12 @@ impl Signals {
         let _ = self.source_thread.set(thread);
     }
 
-    /// Asks to be woken once `enough` messages have been finished, or once some have and a shard has
-    /// nothing left to do. A wake-up for each message would cost more than the message.
+    /// Asks to be woken once `enough` messages have been finished, or a few while a shard has nothing
+    /// to do. A wake-up for each message would cost more than the message.
     pub(crate) fn arm(&self, enough: u64) {
         self.freed.store(0, Ordering::Relaxed);
         self.enough.store(enough, Ordering::Relaxed);
+        self.few.store((enough / 64).max(1), Ordering::Relaxed);
         self.armed.store(true, Ordering::SeqCst);
     }
 
@@ -168,17 +173,25 @@ impl Signals {
     fn finished(&self, messages: u64) {
         if self.armed.load(Ordering::SeqCst) {
             let freed = self.freed.fetch_add(messages, Ordering::Relaxed) + messages;
-            if freed >= self.enough.load(Ordering::Relaxed) {
+            let starves = self.idle.load(Ordering::Relaxed) > 0;
+            let enough = if starves { &self.few } else { &self.enough };
+            if freed >= enough.load(Ordering::Relaxed) {
                 self.fire();
             }
         }
     }
 
-    /// A shard has nothing left to do.
-    pub(crate) fn idle(&self) {
+    /// A shard has nothing left to do: to be called before its thread waits.
+    pub(crate) fn begin_idle(&self) {
+        self.idle.fetch_add(1, Ordering::Relaxed);
         if self.armed.load(Ordering::SeqCst) && self.freed.load(Ordering::Relaxed) > 0 {
             self.fire();
         }
+    }
+
+    /// It has waited.
+    pub(crate) fn end_idle(&self) {
+        self.idle.fetch_sub(1, Ordering::Relaxed);
     }
 
     fn fire(&self) {
@@ -208,7 +221,9 @@ impl Shared {
             source_thread: OnceLock::new(),
             armed: AtomicBool::new(false),
             enough: AtomicU64::new(0),
+            few: AtomicU64::new(0),
             freed: AtomicU64::new(0),
+            idle: AtomicUsize::new(0),
             attends: AtomicBool::new(false),
         };
         Self {

@@ -20,6 +20,8 @@ struct Seen {
     /// What is being looked at, and since when.
     call: Option<(Watched, Instant)>,
     reported: bool,
+    /// The oldest ticket that has been open for too long.
+    ticket: Option<String>,
     tickets_reported_at: Option<Instant>,
 }
 
@@ -34,13 +36,15 @@ impl Watch {
 
     /// Calls that have been running for too long, in words.
     pub(crate) fn stalled(&self) -> impl Iterator<Item = String> {
+        let tickets = self.shards.iter().filter_map(|seen| seen.ticket.clone());
         let stalled = self.shards.iter().enumerate().filter(|(_, seen)| seen.reported);
-        stalled.filter_map(|(shard, seen)| {
+        let calls = stalled.filter_map(|(shard, seen)| {
             let (Watched { queue, offset, key, .. }, _) = seen.call.as_ref()?;
             Some(format!(
                 "the call for {queue} offset {offset}, key {key}, on shard {shard} does not return"
             ))
-        })
+        });
+        calls.chain(tickets)
     }
 }
 
@@ -81,17 +85,19 @@ impl Coordinator {
         for (seen, cell) in self.watch.shards.iter_mut().zip(&self.shards) {
             let shard = cell.shard.lock();
             let watched = shard.watched();
-            let due = seen.tickets_reported_at.is_none_or(|at| now >= at + after);
-            let ticket =
-                if due { shard.old_tickets(now, after).max_by_key(|old| old.3) } else { None };
+            let ticket = shard.old_tickets(now, after).max_by_key(|old| old.3);
             drop(shard);
+            seen.ticket = ticket.as_ref().map(|(queue, offset, key, _)| {
+                format!("the ticket for {queue} offset {offset}, key {key}, is not settled")
+            });
+            let due = seen.tickets_reported_at.is_none_or(|at| now >= at + after);
             let shard = cell.index;
             if let Some(running_for) = seen.look(watched, now, after)
                 && let Some((Watched { queue, offset, key, .. }, _)) = seen.call.clone()
             {
                 self.shared.report_later(Event::Stalled { queue, offset, key, shard, running_for });
             }
-            if let Some((queue, offset, key, running_for)) = ticket {
+            if let Some((queue, offset, key, running_for)) = ticket.filter(|_| due) {
                 seen.tickets_reported_at = Some(now);
                 self.shared.report_later(Event::Stalled { queue, offset, key, shard, running_for });
             }

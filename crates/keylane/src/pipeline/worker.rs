@@ -96,17 +96,19 @@ impl Worker {
     /// Waits for the channel, or until the time given.
     fn wait(&mut self, until: Option<Instant>) {
         let (cell, shared) = (&self.runner.env.cell, &self.runner.env.shared);
-        shared.signals.idle();
+        shared.signals.begin_idle();
         let deadline = match until {
             None => crossbeam_channel::never(),
             Some(until) => crossbeam_channel::at(until),
         };
-        select! {
-            recv(self.ears.chunks) -> chunk => if let Ok(chunk) = chunk {
-                take(cell, shared, &mut cell.shard.lock(), chunk);
-            },
-            recv(self.ears.rung) -> _ => {}
-            recv(deadline) -> _ => {}
+        let chunk = select! {
+            recv(self.ears.chunks) -> chunk => chunk.ok(),
+            recv(self.ears.rung) -> _ => None,
+            recv(deadline) -> _ => None,
+        };
+        shared.signals.end_idle();
+        if let Some(chunk) = chunk {
+            take(cell, shared, &mut cell.shard.lock(), chunk);
         }
     }
 }
@@ -116,7 +118,7 @@ impl Worker {
 impl Worker {
     /// The beginning of [`wait`](Self::wait).
     pub(crate) fn begin_wait(&self) {
-        self.runner.env.shared.signals.idle();
+        self.runner.env.shared.signals.begin_idle();
     }
 
     /// Whether [`wait`](Self::wait) would return although the time has not come.
@@ -126,6 +128,7 @@ impl Worker {
 
     /// The end of [`wait`](Self::wait). Where both are there, either may be taken.
     pub(crate) fn end_wait(&mut self, bell_first: bool) {
+        self.runner.env.shared.signals.end_idle();
         if bell_first && self.ears.rung.try_recv().is_ok() {
             return;
         }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use keylane_source::{Commit, Message, Offset, Position, QueueId, ResetCause, Watermark};
-use keylane_testkit::guarantee::MemberId;
+use keylane_testkit::guarantee::{Epoch, MemberId};
 
 use super::plan::Plan;
 use super::random::Random;
@@ -65,6 +65,8 @@ pub(super) struct SentCommit {
     pub(super) commit: Commit,
     pub(super) generation: u64,
     pub(super) fence: u64,
+    /// In which epoch it was asked for, where the watchers know of that.
+    pub(super) epoch: Option<Epoch>,
     /// When the broker looks at it.
     pub(super) at: Instant,
     /// Whether it is stored, if the sender may commit.

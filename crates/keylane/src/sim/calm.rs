@@ -8,6 +8,7 @@ use super::process::Process;
 use super::worker::SimWorker;
 use super::world::World;
 use super::{CALM_MAX, Phase, Simulation};
+use crate::config::OutOfRange;
 
 impl Simulation {
     /// The faults end: what hangs returns, whoever is away comes back.
@@ -46,9 +47,13 @@ impl Simulation {
             queue.move_offset(begin);
             self.tell_reset(world, slot);
         }
+        let may_have_failed = world.plan.options.out_of_range == OutOfRange::Fail
+            || world.plan.faults.queue_fails_for_good > 0.0;
         let queue = &mut world.broker.queues[slot];
         if queue.owner.is_none() {
             queue.assign_at = Some(now);
+        } else if may_have_failed || world.random.chance(0.3) {
+            self.ask_back(world, slot);
         }
     }
 
@@ -61,7 +66,10 @@ impl Simulation {
             && world.broker.commits.is_empty()
             && world.broker.queues.iter().all(|queue| queue.untold.is_none());
         let all_wait = |process: &Process| {
-            process.waits_for_source() && process.workers.iter().all(SimWorker::is_waiting)
+            let notes = process.shared.has_notes();
+            process.waits_for_source()
+                && !notes
+                && process.workers.iter().all(SimWorker::is_waiting)
         };
         nothing_comes
             && self.processes.iter().all(all_wait)
@@ -74,8 +82,19 @@ impl Simulation {
         let last = queue.log.last().map_or(0, |record| record.offset + 1);
         match queue.stored {
             Some(stored) => stored.get() >= last,
-            // Begun behind the last message, so that there is nothing to commit.
-            None => last == 0 || owner.source.has_read(queue.id, queue.end),
+            // Begun behind the last message: there is nothing to commit until there is another.
+            None if self.topped_up => false,
+            None => owner.source.has_read(queue.id, queue.end),
+        }
+    }
+
+    /// Everything goes on after the faults: each queue gets messages once more.
+    pub(super) fn top_up(&mut self) {
+        self.topped_up = true;
+        let world = &mut *self.world.lock();
+        for slot in 0..world.broker.queues.len() {
+            let count = world.random.between(1, 3);
+            world.produce(slot, count);
         }
     }
 
@@ -92,6 +111,15 @@ impl Simulation {
             let BrokerQueue { id, stored, end, owner, .. } = queue;
             words.push(format!("{id} is committed at {stored:?} of {end}, owner {owner:?}"));
         }
+        let untold = world.broker.queues.iter().filter(|queue| queue.untold.is_some());
+        words.extend(untold.map(|queue| format!("{} has an untold reset", queue.id)));
+        words.push(format!(
+            "{} tickets, {} commits, {} starts, {} to produce",
+            world.tickets.len(),
+            world.broker.commits.len(),
+            self.agenda.starts.len(),
+            self.agenda.left_to_produce
+        ));
         words.join("; ")
     }
 

@@ -8,7 +8,6 @@ use keylane_source::{Source, SourceError, SourceEvent};
 use keylane_testkit::guarantee::MemberId;
 
 use super::listener::{self, SKIPPED};
-use super::plan::MS;
 use super::sink::SimSink;
 use super::source::SimSource;
 use super::worker::{Ready, SimWorker};
@@ -137,10 +136,9 @@ impl Process {
                 Ready::at(Some(due), now)
             }
             State::BackingOff(until) => Ready::at(Some(until), now),
-            State::Closing(_) if !self.source.awaits_answers(world) => Ready::Now,
             State::Closing(until) => {
-                let due = self.source.next_due(world).map_or(until, |due| due.min(until));
-                Ready::at(Some(due.max(now + MS)), now)
+                let answered = self.source.answered_at(world);
+                Ready::at(Some(answered.map_or(until, |at| at.min(until))), now)
             }
             State::Ended => Ready::Woken,
         }
@@ -175,10 +173,7 @@ impl Process {
                 self.polled = self.source.poll(limits, Duration::ZERO, &mut self.events);
                 self.state = State::Step;
             }
-            State::Closing(until) => {
-                if self.source.awaits_answers(&self.world.lock()) && now < until {
-                    return self.state = State::Closing(until);
-                }
+            State::Closing(_) => {
                 let closed = self.source.close(Duration::ZERO, &mut self.events);
                 let events = std::mem::take(&mut self.events);
                 self.coordinator.take_last_answers(events, now);
@@ -255,6 +250,7 @@ fn observe(world: &mut World, member: MemberId, event: &Event) {
         Event::Started { queue, epoch, .. } => {
             world.started(member, *queue, *epoch);
         }
+        Event::Stopping { .. } => world.desk(member).is_stopping = true,
         Event::RevokeTimedOut { queue, .. } => world.timed_out(member, *queue),
         Event::CommitFailed { queue, error, .. } if error.to_string().contains("no answer") => {
             world.unanswered(member, *queue);

@@ -34,6 +34,8 @@ struct Reading {
     fence: u64,
     incarnation: u64,
     found: Found,
+    /// Where reading began: nothing before comes.
+    from: u64,
     next: Option<u64>,
     paused: bool,
     /// When the next fetch may come.
@@ -113,18 +115,22 @@ impl SimSource {
         fetches.chain(self.inbox.iter().map(|letter| letter.at)).min()
     }
 
-    /// Whether an answer to a commit is on its way.
-    pub(super) fn awaits_answers(&self, world: &World) -> bool {
-        let answer = |letter: &Letter| matches!(letter.what, News::Answer { .. });
+    /// When the last answer to a commit will have come; `None`: that is not known yet.
+    pub(super) fn answered_at(&self, world: &World) -> Option<Instant> {
         let sent = |sent: &SentCommit| sent.member == self.member && sent.answer.is_some();
-        self.inbox.iter().any(answer) || world.broker.commits.iter().any(sent)
+        if world.broker.commits.iter().any(sent) {
+            return None;
+        }
+        let answer = |letter: &&Letter| matches!(letter.what, News::Answer { .. });
+        let last = self.inbox.iter().filter(answer).map(|letter| letter.at).max();
+        Some(last.unwrap_or(world.now))
     }
 
     /// Turns what was told to the member into an event, unless it has no meaning any more.
     fn open(&mut self, world: &mut World, news: News) -> Option<SourceEvent> {
         let queue = news.queue();
         if let News::Answer { commit, stored } = news {
-            world.answers(self.member, &commit, stored);
+            world.answers(self.member, &commit);
             let result = if stored { Ok(()) } else { Err(SourceError::retryable("not stored")) };
             return Some(SourceEvent::CommitResult { commit, result });
         }
@@ -185,6 +191,7 @@ impl SimSource {
             fence: 0,
             incarnation: 0,
             found: Found::Unknown,
+            from: 0,
             next: None,
             paused: false,
             fetch_at: world.now,
@@ -241,7 +248,7 @@ impl SimSource {
             return Some(SourceEvent::Reset { queue, cause });
         }
         let end = EndOffset::At(position(known.end));
-        let from = known.seek(next.saturating_sub(overlap).max(known.begin));
+        let from = known.seek(next.saturating_sub(overlap).max(known.begin).max(reading.from));
         let (mut messages, mut bytes, mut at) = (Vec::new(), 0, next);
         for record in &known.log[from..] {
             let full = messages.len() >= limits.messages * factor || bytes >= limits.bytes * factor;
@@ -377,6 +384,7 @@ impl Source for SimSource {
             }
             _ => known.begin,
         });
+        reading.from = reading.next.unwrap_or_default();
         let (generation, incarnation) = (reading.generation, reading.incarnation);
         let is_owner = known.generation == generation;
         let epoch = if is_owner { world.watch.next_epoch(queue) } else { Epoch(0) };
@@ -404,7 +412,7 @@ impl Source for SimSource {
     fn commit(&mut self, commit: Commit) {
         let shared = Arc::clone(&self.world);
         let world = &mut *shared.lock();
-        world.asks(self.member, &commit);
+        let epoch = world.asks(self.member, &commit);
         let Some(reading) = self.readings.get(&commit.queue) else {
             return world.wrong(format!("a commit of {}, which is not the member's", commit.queue));
         };
@@ -422,7 +430,7 @@ impl Source for SimSource {
         let answer_at = at + latency(world);
         let answer = (!world.fault(faults.commit_unanswered)).then_some((!fails, answer_at));
         let (member, generation, fence) = (self.member, reading.generation, reading.fence);
-        let sent = SentCommit { member, commit, generation, fence, at, is_stored, answer };
+        let sent = SentCommit { member, commit, generation, fence, epoch, at, is_stored, answer };
         world.broker.commits.push(sent);
     }
 

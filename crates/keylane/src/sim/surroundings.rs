@@ -77,9 +77,11 @@ impl Simulation {
     fn look_at_commit(&mut self, world: &mut World, sent: &super::broker::SentCommit) {
         let queue = world.broker.queue(sent.commit.queue);
         let accepted = queue.accepts(sent);
-        if accepted && sent.is_stored {
+        let is_stored = accepted && sent.is_stored;
+        if is_stored {
             queue.stored = Some(sent.commit.watermark);
         }
+        world.stores(&sent.commit, sent.epoch, is_stored);
         let Some((stored, at)) = sent.answer else { return };
         if let Some(process) = self.member(sent.member) {
             let (commit, stored) = (sent.commit.clone(), stored && accepted);
@@ -181,7 +183,7 @@ impl Simulation {
         }
     }
 
-    fn ask_back(&mut self, world: &mut World, slot: usize) {
+    pub(super) fn ask_back(&mut self, world: &mut World, slot: usize) {
         let (shortest, longest) = world.plan.patience;
         let patience = world.random.time(shortest, longest);
         let until = world.now + patience;

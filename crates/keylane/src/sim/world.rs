@@ -9,7 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use keylane_source::{CommitTag, Message, Offset, QueueId, Watermark};
+use keylane_source::{Commit, CommitTag, Message, Offset, QueueId};
 use keylane_testkit::guarantee::{
     CallId, CommitStep, Delivered, Epoch, Event, Lane, MemberId, Moment, Outcome, Settled,
 };
@@ -22,7 +22,7 @@ use super::watch::Watch;
 use crate::ticket::Ticket;
 
 /// How many lines of what happened are kept.
-const KEPT_LINES: usize = 400;
+const KEPT_LINES: usize = 200_000;
 
 /// How many queues there are at most.
 pub(super) const MOST_QUEUES: usize = 8;
@@ -55,6 +55,8 @@ pub(super) struct World {
 pub(super) struct Desk {
     /// It was killed: what still comes from it is not heard.
     pub(super) is_dead: bool,
+    /// It has said that it stops.
+    pub(super) is_stopping: bool,
     /// The engine's epochs, and what they are in the whole group.
     epochs: HashMap<u64, Tenure>,
     /// The engine's epoch of each queue that began last.
@@ -317,46 +319,48 @@ impl World {
         self.settle(member, None, &item, Outcome::GivenUp);
     }
 
-    /// The engine asks for a commit. Only of an owner it is expected to make sense.
-    pub(super) fn asks(&mut self, member: MemberId, commit: &keylane_source::Commit) {
+    /// The engine asks for a commit. Returns the epoch, where the watchers know of it: only of an
+    /// owner a commit is expected to make sense.
+    pub(super) fn asks(&mut self, member: MemberId, commit: &Commit) -> Option<Epoch> {
         let (queue, watermark, tag) = (commit.queue, commit.watermark, commit.tag);
-        let tenure = self.current(member, queue);
-        let heard = tenure.filter(|tenure| !self.is_outsider(queue, *tenure));
-        let desk = self.desk(member);
-        desk.asked.insert((queue, tag), heard);
-        desk.last_asked.insert(queue, (tag, watermark));
         self.trace.line(|| format!("{member:?} commits {queue} at {watermark}"));
         self.trace.add(watermark.get());
-        if let Some(Tenure { epoch, .. }) = heard {
-            let step = CommitStep::Asked;
-            self.watch.observe(&Event::Committed { queue, epoch, watermark, step });
+        if self.desk(member).is_stopping {
+            // The last commit may be sent behind one that is not answered: of that it hears no more.
+            self.unanswered(member, queue);
         }
+        let desk = self.desk(member);
+        let engine = desk.current.get(&queue).copied();
+        let before = desk.asked.insert(queue, (tag, engine));
+        if before.is_some_and(|(_, of)| of == engine) {
+            self.wrong(format!("{queue}: a commit at {watermark} before the last is answered"));
+        }
+        let tenure = self.current(member, queue);
+        let Tenure { epoch, .. } = tenure.filter(|tenure| !self.is_outsider(queue, *tenure))?;
+        let step = CommitStep::Asked;
+        self.watch.observe(&Event::Committed { queue, epoch, watermark, step });
+        Some(epoch)
+    }
+
+    /// The broker has stored a commit, or has not: the watchers hear the truth at once.
+    pub(super) fn stores(&mut self, commit: &Commit, epoch: Option<Epoch>, is_stored: bool) {
+        let (queue, watermark) = (commit.queue, commit.watermark);
+        let Some(epoch) = epoch else { return };
+        let step = if is_stored { CommitStep::Stored } else { CommitStep::Failed };
+        self.watch.observe(&Event::Committed { queue, epoch, watermark, step });
     }
 
     /// The engine hears what became of a commit.
-    pub(super) fn answers(
-        &mut self,
-        member: MemberId,
-        commit: &keylane_source::Commit,
-        stored: bool,
-    ) {
-        let (queue, watermark) = (commit.queue, commit.watermark);
-        let asked = self.desk(member).asked.remove(&(queue, commit.tag)).flatten();
-        let Some(tenure) = asked.filter(|tenure| !self.is_outsider(queue, *tenure)) else { return };
-        let step = if stored { CommitStep::Stored } else { CommitStep::Failed };
-        let epoch = tenure.epoch;
-        self.watch.observe(&Event::Committed { queue, epoch, watermark, step });
+    pub(super) fn answers(&mut self, member: MemberId, commit: &Commit) {
+        let asked = &mut self.desk(member).asked;
+        if asked.get(&commit.queue).is_some_and(|(tag, _)| *tag == commit.tag) {
+            asked.remove(&commit.queue);
+        }
     }
 
     /// The engine has given up waiting for the answer to its last commit of this queue.
     pub(super) fn unanswered(&mut self, member: MemberId, queue: QueueId) {
-        let desk = self.desk(member);
-        let Some(&(tag, watermark)) = desk.last_asked.get(&queue) else { return };
-        let Some(Some(Tenure { epoch, .. })) = desk.asked.get(&(queue, tag)).copied() else {
-            return;
-        };
-        let step = CommitStep::Failed;
-        self.watch.observe(&Event::Committed { queue, epoch, watermark, step });
+        self.desk(member).asked.remove(&queue);
     }
 
     /// A call of this queue runs longer than the bound of its revoke.

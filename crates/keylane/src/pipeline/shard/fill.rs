@@ -32,7 +32,7 @@ impl Shard {
 
     /// Returns whether the call is complete.
     fn fill_from_front(&mut self, now: Instant, call: &mut Call, out: &mut Effects) -> bool {
-        while call.len() < self.settings.batch_max {
+        while call.len() < self.pace {
             let Some(held) = self.front.pop_front() else { return false };
             let joins = self.joins(call, || held.tag.lane(&held.message, &held.tenure));
             if !joins || (held.alone && !call.is_empty()) {
@@ -50,7 +50,7 @@ impl Shard {
 
     /// Returns whether the call is complete.
     fn fill_from_lanes(&mut self, now: Instant, call: &mut Call, out: &mut Effects) -> bool {
-        while call.len() < self.settings.batch_max {
+        while call.len() < self.pace {
             let Some(id) = self.lanes.pop_ready() else { return false };
             if self.fill_from_lane(&id, now, call, out) {
                 return true;
@@ -67,7 +67,7 @@ impl Shard {
         out: &mut Effects,
     ) -> bool {
         let (mut began, mut complete) = (false, false);
-        while call.len() < self.settings.batch_max {
+        while call.len() < self.pace {
             let Some(lane) = self.lanes.get_mut(id) else { break };
             lane.state = LaneState::Running;
             let Some(held) = lane.head.take().or_else(|| lane.rest.pop_front()) else { break };
@@ -104,7 +104,7 @@ impl Shard {
     }
 
     fn fill_from_pending(&mut self, now: Instant, call: &mut Call, out: &mut Effects) {
-        while call.len() < self.settings.batch_max {
+        while call.len() < self.pace {
             let Some(mut chunk) = self.pending.pop_front() else { return };
             let before = chunk.len();
             let pulled_at = chunk.pulled_at;
@@ -134,7 +134,7 @@ impl Shard {
                 continue;
             }
             if self.lanes.is_empty() && chunk.callable && !self.settings.one_lane {
-                let taken = run.len.min(self.settings.batch_max - call.len());
+                let taken = run.len.min(self.pace - call.len());
                 call.append(chunk.entries.drain(..taken), taken, &run);
                 run.len -= taken;
             } else {
@@ -145,7 +145,7 @@ impl Shard {
                 return true;
             }
         }
-        call.len() == self.settings.batch_max
+        call.len() == self.pace
     }
 
     /// Takes entries of a run as long as they may join the call.
@@ -157,7 +157,7 @@ impl Shard {
         call: &mut Call,
         out: &mut Effects,
     ) {
-        while run.len > 0 && call.len() < self.settings.batch_max {
+        while run.len > 0 && call.len() < self.pace {
             let Some(entry) = chunk.entries.front() else { return };
             if !self.joins(call, || entry.tag.lane(&entry.message, &run.tenure)) {
                 return;

@@ -28,20 +28,21 @@ pub(crate) struct Watched {
 }
 
 impl Shard {
-    /// Whether a call, a ticket or a dead letter of this tenure is under way; if so, one of its
-    /// messages.
-    pub(crate) fn busy_with(&self, epoch: u64) -> Option<(Offset, ShownKey)> {
+    /// Whether a call, a ticket or a dead letter of this queue is under way, of whichever tenure; if
+    /// so, one of its messages.
+    pub(crate) fn busy_with(&self, queue: QueueId) -> Option<(Offset, ShownKey)> {
         if let Some(running) = &self.running {
             let mut index = 0;
             for run in &running.call.runs {
-                if run.tenure.epoch == epoch {
+                if run.tenure.queue == queue {
                     let message = &running.call.messages[index];
                     return Some((message.offset(), self.key_of(message)));
                 }
                 index += run.len;
             }
         }
-        let outside = self.outside().find(|held| held.tenure.epoch == epoch)?;
+        let outside = self.outside().filter(|held| held.tenure.queue == queue);
+        let outside = outside.min_by_key(|held| held.message.offset())?;
         Some((outside.message.offset(), self.shown_key(outside)))
     }
 

@@ -36,9 +36,11 @@ impl Shard {
         out: &mut Effects,
     ) {
         let running = self.running.take().expect("a call was running");
-        self.stats.ended(now.saturating_duration_since(running.since));
+        let took = now.saturating_duration_since(running.since);
         drop(running);
         let call = Arc::get_mut(call).expect("the shard has given its share back");
+        self.stats.ended(took);
+        self.set_pace(call.len(), took);
         if let Some((error, panicked)) = verdicts.whole.take() {
             let (shard, messages) = (self.settings.index, call.len());
             self.stats.panicked(panicked);
@@ -345,9 +347,10 @@ impl Shard {
         self.stats.failed += 1;
         self.stats.panicked(panicked);
         let next = self.settings.failure.next(held.attempts(), asked, &mut self.random);
+        let ends = self.draining || held.tenure.phase() != Phase::Open;
         let again_in = match next {
-            Next::Again(delay) => Some(delay),
-            Next::Exhausted => None,
+            Next::Again(delay) if !ends => Some(delay),
+            Next::Again(_) | Next::Exhausted => None,
         };
         out.events.push(Event::Failed {
             queue: held.tenure.queue,
@@ -361,7 +364,7 @@ impl Shard {
         });
         match again_in {
             _ if held.tenure.phase() != Phase::Open => {}
-            Some(_) if self.draining => self.stop_lane(&id),
+            None if matches!(next, Next::Again(_)) => self.stop_lane(&id),
             Some(delay) => self.lanes.hold_until(&id, held, now + delay, None),
             None => self.exhaust(id, held, error, now, out),
         }

@@ -39,6 +39,7 @@ impl Rig {
             shard: Shard::new(ShardSettings {
                 index,
                 batch_max,
+                per_message: false,
                 linger,
                 failure,
                 has_sink,
@@ -369,7 +370,7 @@ fn an_open_ticket_closes_its_key_in_every_queue() {
     rig.offer(1, &["k"]);
     assert_eq!(rig.next(), []);
     assert!(!rig.shard.is_drained());
-    assert!(rig.shard.busy_with(1).is_some());
+    assert!(rig.shard.busy_with(QueueId::new("shard", 0)).is_some());
     rig.ticket_done(7);
     assert_eq!(rig.watermark(0), 1);
     assert_eq!(rig.next(), [(1, 0), (1, 2), (0, 1)]);
@@ -424,9 +425,9 @@ fn a_tenure_that_ends_takes_its_messages_with_it() {
     let (tenure, _) = &rig.queues[0];
     tenure.move_to(Phase::Closing);
     rig.shard.end_tenure(1, tenure.queue);
-    assert!(rig.shard.busy_with(1).is_some(), "the call is awaited");
+    assert!(rig.shard.busy_with(QueueId::new("shard", 0)).is_some(), "the call is awaited");
     rig.answer(done);
-    assert!(rig.shard.busy_with(1).is_none());
+    assert!(rig.shard.busy_with(QueueId::new("shard", 0)).is_none());
     assert_eq!(rig.finished(0), 1, "what runs still counts");
     rig.now += 10_000 * MS;
     assert_eq!(rig.next(), [(1, 0)], "the lane in back-off is gone");
@@ -534,6 +535,27 @@ fn a_rollback_gives_all_that_was_kept_back_in_order() {
     }
     assert_eq!(called, [0, 1, 2]);
     assert_eq!(rig.watermark(0), 4);
+}
+
+#[test]
+fn a_call_of_slow_messages_gets_few_of_them() {
+    let mut rig = Rig::new(32);
+    rig.shard.settings.per_message = true;
+    rig.shard.pace = 1;
+    let mut call = |rig: &mut Rig, each: Duration| {
+        rig.offer(0, &["a"; 40]);
+        let messages = rig.next_offsets().len();
+        rig.now += each * u32::try_from(messages).unwrap();
+        rig.answer(done);
+        messages
+    };
+    let us = Duration::from_micros(1);
+    let fast = [1, 2, 4, 8, 16, 32, 32].map(|expected| (expected, call(&mut rig, us)));
+    assert!(fast.iter().all(|(expected, got)| expected == got), "{fast:?}");
+    assert_eq!(
+        [MS, MS, 125 * us, 125 * us, 125 * us, us].map(|each| call(&mut rig, each)),
+        [32, 1, 1, 2, 4, 4]
+    );
 }
 
 #[test]
