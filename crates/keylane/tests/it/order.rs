@@ -150,7 +150,7 @@ fn many_keys_fail_at_random_and_each_keeps_its_order() {
             1 => Ok(BatchOutcome::FailedAt { index, error: "some other time".into() }),
             2 if call.is_multiple_of(3) => Err("nobody knows where".into()),
             3 => {
-                let one = |i| {
+                let one = |i: usize| {
                     if (i + call).is_multiple_of(7) {
                         Ok(Outcome::Retry)
                     } else {
