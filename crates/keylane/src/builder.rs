@@ -148,9 +148,10 @@ impl<S: Source + 'static> ConsumerBuilder<S> {
     /// Decides the routing key of a message, in place of its own key; `None` is treated as an absent
     /// key is.
     ///
-    /// The function must answer the same for the same message, and must not use the consumer's handle. An error or a panic of it is a failed
-    /// attempt of that message, which then waits on the shard of `"__nokey"`; since the answer would
-    /// be the same again, later attempts fail too, until the failure policy gives the message up.
+    /// The function must answer the same for the same message, and must not use the consumer's
+    /// handle. An error or a panic of it is a failed attempt of that message, which then waits on
+    /// the shard of `"__nokey"`; since the answer would be the same again, later attempts fail too,
+    /// until the failure policy gives the message up.
     pub fn route_by(
         mut self,
         route: impl Fn(&Message) -> Result<Option<Bytes>, BoxError> + Send + Sync + 'static,

@@ -7,15 +7,16 @@ use super::{Cell, MODES, Setting, find, plot, whole};
 use crate::outcome::{Ended, Failure};
 
 const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:960px;margin:2em auto}\
-    table{border-collapse:collapse}td,th{padding:.2em .8em;text-align:right;border-bottom:1px solid #ddd}\
+    table{border-collapse:collapse}\
+    td,th{padding:.2em .8em;text-align:right;border-bottom:1px solid #ddd}\
     .no{color:#b00}";
 
 /// Writes the report, over an older one.
 pub(super) fn write(path: &Path, settings: &[Setting], threads: &[u32], cells: &[Cell]) -> Ended {
     let mut html = format!(
-        "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>Keylane: modes compared</title>\
-         <style>{STYLE}</style><h1>Keylane: modes compared</h1><p>The same messages, from memory, in \
-         each mode; every run checked for order, exclusion, loss and commits."
+        "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\">\
+         <title>Keylane: modes compared</title><style>{STYLE}</style>\
+         <h1>Keylane: modes compared</h1><p>The same messages, from memory, in each mode; every run checked for order, exclusion, loss and commits."
     );
     for setting in settings {
         html.push_str(&format!("<h2>{}</h2>", setting.title()));

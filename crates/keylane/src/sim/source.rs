@@ -169,6 +169,8 @@ impl SimSource {
                 let known = world.broker.queue(queue);
                 let told = matches!(reply, LockReply::Lost);
                 known.lock_taken_from = known.lock_taken_from.filter(|_| !told);
+                let member = self.member;
+                world.trace.line(|| format!("{member:?} hears of the lock of {queue}: {reply:?}"));
                 Some(SourceEvent::Lock { queue, reply })
             }
             News::Trouble { is_fatal: false, .. } => {
@@ -509,6 +511,8 @@ impl QueueLocks for SimSource {
                 true => LockReply::Held,
                 false => LockReply::Refused,
             };
+            let member = self.member;
+            world.trace.line(|| format!("{member:?} asks for the lock of {queue}: {reply:?}"));
             self.tell(at, News::Lock { queue, reply });
         }
     }

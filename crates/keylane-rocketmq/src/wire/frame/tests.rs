@@ -123,7 +123,10 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_make_it_panic(kind in 0..3u8, bytes in proptest::collection::vec(any::<u8>(), 0..96)) {
+    fn no_bytes_make_it_panic(
+        kind in 0..3u8,
+        bytes in proptest::collection::vec(any::<u8>(), 0..96),
+    ) {
         let mut frame = vec![kind, 0, 0, u8::try_from(bytes.len() / 2).unwrap()];
         frame.extend_from_slice(&bytes);
         let _ = Frame::decode(frame.into());
