@@ -208,3 +208,6 @@ impl Timers {
         self.0.lock().by_time.first_key_value().map(|((at, _), _)| *at)
     }
 }
+
+#[cfg(test)]
+mod tests;
