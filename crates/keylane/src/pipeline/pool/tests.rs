@@ -66,7 +66,7 @@ fn one_task_is_submitted_however_often_a_shard_is_scheduled() {
     let (go, wait) = mpsc::channel::<()>();
     let wait = std::sync::Mutex::new(wait);
     let rig = Rig::new(
-        4,
+        2,
         1,
         SLICE,
         listen::each(move |message, _| {
@@ -80,6 +80,10 @@ fn one_task_is_submitted_however_often_a_shard_is_scheduled() {
         rig.cells[0].nudge();
     }
     assert_eq!(calls.recv().unwrap(), 0);
+    // One thread is in the call; what else was submitted, the other one has run before this.
+    let (passed, behind) = mpsc::channel();
+    rig.task(0).pool.spawn(move || passed.send(()).unwrap());
+    behind.recv().unwrap();
     assert!(rig.shared.timers.next_due().is_none(), "no second task found the shard taken");
     (0..3).for_each(|_| go.send(()).unwrap());
     assert_eq!((calls.recv().unwrap(), calls.recv().unwrap()), (1, 2));
