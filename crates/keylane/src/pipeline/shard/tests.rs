@@ -542,7 +542,7 @@ fn a_call_of_slow_messages_gets_few_of_them() {
     let mut rig = Rig::new(32);
     rig.shard.settings.per_message = true;
     rig.shard.pace = 1;
-    let mut call = |rig: &mut Rig, each: Duration| {
+    let call = |rig: &mut Rig, each: Duration| {
         rig.offer(0, &["a"; 40]);
         let messages = rig.next_offsets().len();
         rig.now += each * u32::try_from(messages).unwrap();
