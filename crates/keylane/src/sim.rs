@@ -309,7 +309,10 @@ impl Simulation {
             }
             Phase::Calm(until) => {
                 if self.is_drained() {
-                    return if self.topped_up { self.stop_all() } else { self.top_up() };
+                    if !self.top_up() {
+                        self.stop_all();
+                    }
+                    return;
                 }
                 if now > until || self.world.lock().trace.steps() > STEPS_MAX {
                     let holding = self.holding();

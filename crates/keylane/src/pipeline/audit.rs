@@ -113,6 +113,12 @@ impl Coordinator {
         })
     }
 
+    /// Whether the queue is read, and has brought nothing so far.
+    pub(crate) fn has_read_nothing(&self, queue: QueueId) -> bool {
+        let reading = self.slots.get(&queue).and_then(|&slot| self.queues[slot].reading.as_ref());
+        reading.is_some_and(|reading| reading.tracker.is_none())
+    }
+
     /// When the source thread waits for the source and all shards for messages or for time, nothing
     /// may be left that somebody could go on with: a wake-up was lost. `waits` says which shards
     /// wait.
@@ -125,7 +131,8 @@ impl Coordinator {
             ensure!(!forgotten, "shard {index} waits, though it has something to call");
         }
         let over = self.shared.gate.state() == GateState::Closed;
-        for cell in self.shards.iter().filter(|cell| over && waits(cell.index)) {
+        let late = self.shards.iter().find(|cell| over && waits(cell.index));
+        if let Some(cell) = late {
             return Err(format!("shard {} waits, though nothing will come", cell.index));
         }
         for queue in &self.queues {

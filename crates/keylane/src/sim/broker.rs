@@ -26,6 +26,8 @@ pub(super) struct BrokerQueue {
     pub(super) begin: u64,
     pub(super) end: u64,
     pub(super) stored: Option<Watermark>,
+    /// How often something was stored.
+    pub(super) stores: u64,
     pub(super) owner: Option<MemberId>,
     /// Counts assignments: a member with an older number is not the owner any more.
     pub(super) generation: u64,
@@ -120,6 +122,7 @@ impl BrokerQueue {
             begin: 0,
             end: 0,
             stored: None,
+            stores: 0,
             owner: None,
             generation: 0,
             fence: 0,

@@ -30,7 +30,8 @@ impl Simulation {
             self.mend_queue(world, slot);
         }
         drop(guard);
-        for process in &self.processes {
+        for process in &mut self.processes {
+            process.sink.hurry(soon);
             process.shared.gate.pause(false);
             process.coordinator.shards().iter().for_each(|cell| cell.nudge());
         }
@@ -83,19 +84,30 @@ impl Simulation {
         match queue.stored {
             Some(stored) => stored.get() >= last,
             // Begun behind the last message: there is nothing to commit until there is another.
-            None if self.topped_up => false,
-            None => owner.source.has_read(queue.id, queue.end),
+            None => {
+                let reads = owner.coordinator.has_read_nothing(queue.id);
+                reads && owner.source.has_read(queue.id, queue.end)
+            }
         }
     }
 
-    /// Everything goes on after the faults: each queue gets messages once more.
-    pub(super) fn top_up(&mut self) {
-        self.topped_up = true;
-        let world = &mut *self.world.lock();
+    /// Everything goes on after the faults: each queue gets messages once more. One that begins at
+    /// its end needs them for the watchers to see where that was. Returns whether there was any.
+    pub(super) fn top_up(&mut self) -> bool {
+        let first = !std::mem::replace(&mut self.topped_up, true);
+        let shared = std::sync::Arc::clone(&self.world);
+        let world = &mut *shared.lock();
+        let mut any = false;
         for slot in 0..world.broker.queues.len() {
-            let count = world.random.between(1, 3);
-            world.produce(slot, count);
+            let id = world.broker.queues[slot].id;
+            let unread = |process: &Process| process.coordinator.has_read_nothing(id);
+            if first || self.processes.iter().any(unread) {
+                let count = world.random.between(1, 3);
+                world.produce(slot, count);
+                any = true;
+            }
         }
+        any
     }
 
     /// What holds everything up, in words.

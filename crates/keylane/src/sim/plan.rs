@@ -223,7 +223,7 @@ fn hash(key: &[u8], seed: u64) -> u64 {
 fn route(message: &Message) -> Result<Option<Bytes>, crate::BoxError> {
     match routed_key(message) {
         Some(key) => Ok(key),
-        None if message.offset().get() % 2 == 0 => Err("no route".into()),
+        None if message.offset().get().is_multiple_of(2) => Err("no route".into()),
         // Not `panic!`: the hook would write to the terminal.
         None => std::panic::resume_unwind(Box::new("no route, loudly")),
     }

@@ -105,10 +105,6 @@ impl Process {
         matches!(self.state, State::Polling(_))
     }
 
-    pub(super) fn is_stopping(&self) -> bool {
-        self.shared.stop_asked().is_some()
-    }
-
     /// Whether nothing of it is left.
     pub(super) fn is_over(&self) -> bool {
         !self.is_member() && self.workers.iter().all(SimWorker::has_ended)

@@ -54,6 +54,11 @@ impl SimSink {
         self.pending.iter().map(|pending| pending.due).min()
     }
 
+    /// Nothing takes longer than until then.
+    pub(super) fn hurry(&mut self, until: Instant) {
+        self.pending.iter_mut().for_each(|pending| pending.due = pending.due.min(until));
+    }
+
     /// Acknowledges a letter whose time has come.
     /// The engine may take it as a reason to call the sink again, but not from in here.
     pub(super) fn acknowledge(&mut self, now: Instant) {

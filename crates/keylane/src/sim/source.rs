@@ -34,6 +34,8 @@ struct Reading {
     fence: u64,
     incarnation: u64,
     found: Found,
+    /// How often something had been stored when that was looked up.
+    stores: u64,
     /// Where reading began: nothing before comes.
     from: u64,
     next: Option<u64>,
@@ -152,7 +154,7 @@ impl SimSource {
                 let known = world.broker.queue(queue);
                 let cause = known.untold.clone()?;
                 (reading.fence, reading.incarnation) = (known.fence, known.incarnation);
-                reading.next = None;
+                (reading.next, reading.stores) = (None, known.stores);
                 reading.found = match &cause {
                     ResetCause::Moved { to } => Found::At((*to).into()),
                     _ => Found::Nothing,
@@ -193,6 +195,7 @@ impl SimSource {
             fence: 0,
             incarnation: 0,
             found: Found::Unknown,
+            stores: 0,
             from: 0,
             next: None,
             paused: false,
@@ -318,6 +321,7 @@ fn look_up(world: &mut World, queue: QueueId, reading: &mut Reading) -> Committe
     world.announce_reset(slot);
     let known = &world.broker.queues[slot];
     (reading.fence, reading.incarnation) = (known.fence, known.incarnation);
+    reading.stores = known.stores;
     let committed = known.stored.map_or(Committed::None, Committed::at);
     reading.found = Found::from(&committed);
     committed
@@ -389,10 +393,13 @@ impl Source for SimSource {
         reading.from = reading.next.unwrap_or_default();
         let (generation, incarnation) = (reading.generation, reading.incarnation);
         let is_owner = known.generation == generation;
+        // A commit of the epoch before may have been stored since the look-up.
+        let since = known.stored.filter(|_| known.stores > reading.stores);
         let epoch = if is_owner { world.watch.next_epoch(queue) } else { Epoch(0) };
         if is_owner {
             let (member, found) = (self.member, reading.found);
-            world.watch.observe(&Event::Assigned { member, queue, epoch, found, start });
+            let assigned = Event::Assigned { member, queue, epoch, found, start };
+            world.watch.begin_epoch(&assigned, since);
         }
         let (is_outsider, timed_out) = (!is_owner, false);
         let tenure = Tenure { queue, epoch, generation, incarnation, is_outsider, timed_out };

@@ -80,6 +80,7 @@ impl Simulation {
         let is_stored = accepted && sent.is_stored;
         if is_stored {
             queue.stored = Some(sent.commit.watermark);
+            queue.stores += 1;
         }
         world.stores(&sent.commit, sent.epoch, is_stored);
         let Some((stored, at)) = sent.answer else { return };

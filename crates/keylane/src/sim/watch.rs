@@ -7,11 +7,12 @@
 
 use std::collections::BTreeMap;
 
-use keylane_source::QueueId;
+use keylane_source::{QueueId, Watermark};
 use keylane_testkit::guarantee::{
-    CallId, Epoch, Event, Findings, Guarantee, Lane, Moment, Scope, at_least_once::AtLeastOnce,
-    bounded::Bounded, commits::Commits, duplicates::Duplicates, exclusion::Exclusion, order::Order,
-    progress::Progress, shutdown::Shutdown, watermark::WatermarkRule,
+    CallId, CommitStep, Epoch, Event, Findings, Found, Guarantee, Lane, Moment, Scope,
+    at_least_once::AtLeastOnce, bounded::Bounded, commits::Commits, duplicates::Duplicates,
+    exclusion::Exclusion, order::Order, progress::Progress, shutdown::Shutdown,
+    watermark::WatermarkRule,
 };
 
 /// See the module's description.
@@ -68,6 +69,23 @@ impl Watch {
     pub(super) fn observe(&mut self, event: &Event<'_>) {
         self.exclusion.observe(event);
         self.quick.iter_mut().chain(&mut self.slow).for_each(|all| all.observe(event));
+    }
+
+    /// An epoch begins where the look-up said; `since`: what was stored after it. The watchers are
+    /// told in that order.
+    pub(super) fn begin_epoch(&mut self, assigned: &Event<'_>, since: Option<Watermark>) {
+        let Event::Assigned { queue, epoch, found, .. } = *assigned else { return };
+        let stored = |watermark| {
+            let step = CommitStep::Stored;
+            Event::Committed { queue, epoch, watermark, step }
+        };
+        if let (Some(_), Found::At(watermark)) = (since, found) {
+            self.observe(&stored(watermark));
+        }
+        self.observe(assigned);
+        if let Some(watermark) = since {
+            self.observe(&stored(watermark));
+        }
     }
 
     /// Of a member that the group has thrown out.

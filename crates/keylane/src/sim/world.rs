@@ -9,7 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use keylane_source::{Commit, CommitTag, Message, Offset, QueueId};
+use keylane_source::{Commit, Message, Offset, QueueId};
 use keylane_testkit::guarantee::{
     CallId, CommitStep, Delivered, Epoch, Event, Lane, MemberId, Moment, Outcome, Settled,
 };
@@ -63,10 +63,8 @@ pub(super) struct Desk {
     pub(super) current: HashMap<QueueId, u64>,
     /// How many epochs the engine has begun: each begins with one seek.
     begun: u64,
-    /// In which epoch the commits were asked for that are not answered.
-    asked: HashMap<(QueueId, CommitTag), Option<Tenure>>,
-    /// The commit of a queue that was asked for last.
-    last_asked: HashMap<QueueId, (CommitTag, Watermark)>,
+    /// The commits that are not answered.
+    asked: HashMap<QueueId, Asked>,
     /// The messages that have failed, as they were delivered last.
     failed: HashMap<(QueueId, Offset), Item>,
     /// The call that each shard is in.
@@ -84,6 +82,15 @@ pub(super) struct Tenure {
     pub(super) is_outsider: bool,
     /// A call ran longer than the bound of its revoke.
     pub(super) timed_out: bool,
+}
+
+/// A commit that is not answered.
+struct Asked {
+    commit: Commit,
+    /// The engine's epoch.
+    engine: Option<u64>,
+    /// In which epoch, where the watchers know of it.
+    epoch: Option<Epoch>,
 }
 
 /// A listener call that has not returned.
@@ -322,24 +329,28 @@ impl World {
     /// The engine asks for a commit. Returns the epoch, where the watchers know of it: only of an
     /// owner a commit is expected to make sense.
     pub(super) fn asks(&mut self, member: MemberId, commit: &Commit) -> Option<Epoch> {
-        let (queue, watermark, tag) = (commit.queue, commit.watermark, commit.tag);
+        let (queue, watermark) = (commit.queue, commit.watermark);
         self.trace.line(|| format!("{member:?} commits {queue} at {watermark}"));
         self.trace.add(watermark.get());
         if self.desk(member).is_stopping {
             // The last commit may be sent behind one that is not answered: of that it hears no more.
             self.unanswered(member, queue);
         }
+        let tenure = self.current(member, queue);
+        let heard = tenure.filter(|tenure| !self.is_outsider(queue, *tenure));
+        let epoch = heard.map(|tenure| tenure.epoch);
         let desk = self.desk(member);
         let engine = desk.current.get(&queue).copied();
-        let before = desk.asked.insert(queue, (tag, engine));
-        if before.is_some_and(|(_, of)| of == engine) {
+        let commit = commit.clone();
+        let before = desk.asked.insert(queue, Asked { commit, engine, epoch });
+        if before.is_some_and(|before| before.engine == engine) {
             self.wrong(format!("{queue}: a commit at {watermark} before the last is answered"));
         }
-        let tenure = self.current(member, queue);
-        let Tenure { epoch, .. } = tenure.filter(|tenure| !self.is_outsider(queue, *tenure))?;
-        let step = CommitStep::Asked;
-        self.watch.observe(&Event::Committed { queue, epoch, watermark, step });
-        Some(epoch)
+        if let Some(epoch) = epoch {
+            let step = CommitStep::Asked;
+            self.watch.observe(&Event::Committed { queue, epoch, watermark, step });
+        }
+        epoch
     }
 
     /// The broker has stored a commit, or has not: the watchers hear the truth at once.
@@ -353,14 +364,16 @@ impl World {
     /// The engine hears what became of a commit.
     pub(super) fn answers(&mut self, member: MemberId, commit: &Commit) {
         let asked = &mut self.desk(member).asked;
-        if asked.get(&commit.queue).is_some_and(|(tag, _)| *tag == commit.tag) {
+        if asked.get(&commit.queue).is_some_and(|asked| asked.commit.tag == commit.tag) {
             asked.remove(&commit.queue);
         }
     }
 
-    /// The engine has given up waiting for the answer to its last commit of this queue.
+    /// The engine has given up waiting for the answer to its last commit of this queue: it may be
+    /// stored all the same.
     pub(super) fn unanswered(&mut self, member: MemberId, queue: QueueId) {
-        self.desk(member).asked.remove(&queue);
+        let Some(asked) = self.desk(member).asked.remove(&queue) else { return };
+        self.stores(&asked.commit, asked.epoch, false);
     }
 
     /// A call of this queue runs longer than the bound of its revoke.

@@ -287,10 +287,12 @@ impl Shard {
                 letter.failures = letter.failures.saturating_add(1);
                 let again_in = self.settings.failure.delay(letter.failures, &mut self.random);
                 out.events.push(Event::DeadLetterFailed { queue, offset, key, error, again_in });
-                if held.tenure.phase() == Phase::Open && !self.draining {
-                    self.lanes.hold_until(&lane, held, now + again_in, Some(letter));
-                } else {
-                    self.stop_lane(&lane);
+                match held.tenure.phase() {
+                    Phase::Open if self.draining => self.stop_lane(&lane),
+                    Phase::Open => {
+                        self.lanes.hold_until(&lane, held, now + again_in, Some(letter));
+                    }
+                    _ => {} // Its lane went with the tenure.
                 }
             }
         }
