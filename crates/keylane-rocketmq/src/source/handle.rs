@@ -155,7 +155,6 @@ impl Member {
                 self.events.push_back(SourceEvent::Lost { queue: id });
             }
         }
-        self.allocated.remove(topic);
     }
 
     fn queues_of(&self, topic: &str, which: impl Fn(&Queue) -> bool) -> Vec<QueueId> {

@@ -103,9 +103,7 @@ fn a_silent_broker_leaves_the_queues_of_others_alone() {
     for code in [11, 15] {
         cluster.fault("b", code, 1_000, What::Ignore);
     }
-    // Long enough that nothing is given up before the test has seen what it wants to see.
-    let patient = config(&cluster).call_timeout(Duration::from_secs(60));
-    let mut member = Member::reading(patient, &[good, silent]);
+    let mut member = Member::reading(config(&cluster), &[good, silent]);
     member.source.commit(commit(silent, 1, 1));
     for number in 0..50 {
         cluster.put("a", "t", 0, Put::new(number.to_string()));
@@ -180,7 +178,8 @@ fn one_queue_with_trouble_does_not_hold_up_another_of_the_same_broker() {
     let (good, bad) = (queue("a", 0), queue("a", 1));
     let what = What::Ignore;
     cluster.state().faults.push(Fault { broker: "a", code: 11, queue: Some(1), times: 99, what });
-    let mut member = Member::reading(config(&cluster), &[good, bad]);
+    let impatient = config(&cluster).call_timeout(Duration::from_secs(2));
+    let mut member = Member::reading(impatient, &[good, bad]);
     for number in 0..20 {
         cluster.put("a", "t", 0, Put::new(number.to_string()));
         assert_eq!(member.read(1)[&good], [number.to_string()]);

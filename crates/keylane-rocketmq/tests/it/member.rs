@@ -31,7 +31,7 @@ pub(crate) fn config(cluster: &Cluster) -> Config {
         .heartbeat_every(Duration::from_secs(60))
         .rebalance_every(Duration::from_secs(600))
         .route_every(Duration::from_secs(600))
-        .call_timeout(Duration::from_secs(2))
+        .call_timeout(Duration::from_secs(60))
 }
 
 pub(crate) fn queue(broker: &str, index: u32) -> QueueId {

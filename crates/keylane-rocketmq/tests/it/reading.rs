@@ -158,6 +158,20 @@ fn a_seek_drops_what_was_not_given_out() {
 }
 
 #[test]
+fn of_two_seeks_the_later_one_counts_however_late_the_first_is_answered() {
+    let (cluster, queue) = one_queue();
+    put_all(&cluster, 10);
+    let mut member = Member::join(config(&cluster));
+    member.assigned(1);
+    for _ in 0..10 {
+        member.source.seek(queue, SeekTo::Earliest);
+        member.source.seek(queue, SeekTo::Position(at(8)));
+        assert_eq!(member.read(2)[&queue], numbers(8..10));
+        member.none("a fetch from where the first seek went", is_fetch);
+    }
+}
+
+#[test]
 fn the_waker_ends_a_wait_and_is_never_lost() {
     let (cluster, _) = one_queue();
     let mut member = Member::join(config(&cluster));
