@@ -15,7 +15,6 @@ use keylane_source::{
     Committed, LockReply, QueueId, ResetCause, SeekTo, Source, SourceError, Watermark,
 };
 
-use super::committer::Committer;
 use super::coordinator::Coordinator;
 use super::queue::{Closing, Lock, Queue, Reading, Stage};
 use super::tenure::{Phase, Tenure};
@@ -37,8 +36,10 @@ impl Coordinator {
             self.lost(id); // The source did not say so; what comes now is another tenure.
         }
         let slot = self.slots.get(&id).copied().unwrap_or_else(|| self.make_slot(id));
-        let (dirty, unsettled) = (self.queues[slot].dirty, self.queues[slot].unsettled);
-        self.queues[slot] = Queue { dirty, unsettled, ..Queue::new(id) };
+        let before = std::mem::replace(&mut self.queues[slot], Queue::new(id));
+        let Queue { dirty, unsettled, mut committer, .. } = before;
+        committer.begin_epoch(None);
+        self.queues[slot] = Queue { dirty, unsettled, committer, ..Queue::new(id) };
         self.set_stage(slot, Stage::LookingUp { again_at: None, failures: 0 });
         self.undivided = true;
         if self.config.queue_locks && source.locks().is_some() {
@@ -120,7 +121,7 @@ impl Coordinator {
         let lock = queue.lock.and_then(|lock| lock.until);
         let tenure = Tenure::new(queue.id, self.epochs, slot, lock);
         queue.reading = Some(Reading::new(tenure, from));
-        queue.committer = Committer::new(queue.id, acknowledged);
+        queue.committer.begin_epoch(acknowledged);
         queue.stage = Stage::Reading;
         let position = match from {
             SeekTo::Position(position) => Some(position),
@@ -128,6 +129,8 @@ impl Coordinator {
         };
         let (queue, epoch) = (queue.id, self.epochs);
         self.shared.report_later(Event::Started { queue, epoch, position });
+        // Where it starts is to be committed, if that is not where the group was.
+        self.mark_dirty(slot);
         source.seek(queue, from);
         // A source may have kept the queue paused from before.
         source.resume(queue);
@@ -209,8 +212,10 @@ impl Coordinator {
         now: Instant,
     ) {
         let Some(slot) = self.slot(id) else { return };
-        if !matches!(self.queues[slot].stage, Stage::Reading) {
-            return; // Closing: its end is near. Otherwise it has not begun.
+        match &self.queues[slot].stage {
+            Stage::Reading => {}
+            Stage::Closing(_) => return self.reset_closing(slot, cause),
+            _ => return, // It has not begun.
         }
         self.shared.report_later(Event::Reset { queue: id, cause: cause.clone() });
         let busy = self.end_epoch(slot, Phase::Fenced);
@@ -236,6 +241,19 @@ impl Coordinator {
                 log::warn!(target: "keylane", "{id}: unknown reset {other:?}");
                 self.look_up_again(source, slot, now);
             }
+        }
+    }
+
+    /// A queue at its end is not begun anew; but what it has finished is not to be committed over
+    /// the reset.
+    fn reset_closing(&mut self, slot: usize, cause: ResetCause) {
+        let queue = &mut self.queues[slot];
+        if matches!(cause, ResetCause::OutOfRange { .. }) {
+            return; // Of what is not there any more, what was finished stays finished.
+        }
+        if let Some(reading) = queue.reading.take() {
+            reading.tenure.move_to(Phase::Fenced);
+            self.shared.report_later(Event::Reset { queue: queue.id, cause });
         }
     }
 
@@ -287,24 +305,13 @@ impl Coordinator {
         let Some(slot) = self.slot(id) else { return };
         let queue = &mut self.queues[slot];
         let locking = matches!(queue.stage, Stage::Locking { .. });
-        match (&reply, &mut queue.lock) {
-            (LockReply::Held, Some(lock)) => lock.held(),
+        let asked_at = queue.asks.answered();
+        if locking {
             // As long as it is not held, being asked for is all that there is to it.
-            (_, lock) if locking => *lock = None,
-            (_, Some(lock)) => lock.not_granted(),
-            (_, None) => {}
+            queue.lock = None;
         }
         match reply {
-            LockReply::Held if locking => {
-                self.set_stage(slot, Stage::LookingUp { again_at: None, failures: 0 });
-                source.look_up_committed(id);
-            }
-            LockReply::Held => {
-                let until = queue.lock.and_then(|lock| lock.until);
-                if let (Some(until), Some(reading)) = (until, &queue.reading) {
-                    reading.tenure.renew(until);
-                }
-            }
+            LockReply::Held => self.lock_held(source, slot, asked_at, now),
             LockReply::Refused if locking => {
                 self.set_stage(slot, Stage::Locking { again_at: Some(now + LOCK_AGAIN) });
                 self.shared.report_later(Event::LockRefused { queue: id, error: None });
@@ -317,6 +324,37 @@ impl Coordinator {
             }
             LockReply::Refused | LockReply::Lost => self.lock_lost(source, slot, now),
             other => log::warn!(target: "keylane", "{id}: unknown lock reply {other:?}"),
+        }
+    }
+
+    /// The lock is held, as of when it was asked for.
+    fn lock_held(
+        &mut self,
+        source: &mut dyn Source,
+        slot: usize,
+        asked_at: Option<Instant>,
+        now: Instant,
+    ) {
+        let Some(lease) = source.locks().map(|locks| locks.lease()) else { return };
+        let queue = &mut self.queues[slot];
+        let locking = matches!(queue.stage, Stage::Locking { .. });
+        let Some(asked_at) = asked_at.filter(|&at| at + lease > now) else {
+            // Granted so long ago that it is over.
+            if locking && !queue.asks.are_open() {
+                self.set_stage(slot, Stage::Locking { again_at: Some(now) });
+            }
+            return;
+        };
+        if locking {
+            let id = queue.id;
+            queue.lock = Some(Lock::granted(lease, asked_at));
+            self.set_stage(slot, Stage::LookingUp { again_at: None, failures: 0 });
+            return source.look_up_committed(id);
+        }
+        let Some(lock) = &mut queue.lock else { return };
+        *lock = Lock::granted(lease, asked_at);
+        if let (Some(until), Some(reading)) = (lock.until, &queue.reading) {
+            reading.tenure.renew(until);
         }
     }
 
@@ -395,7 +433,9 @@ impl Coordinator {
         let lease = locks.lease();
         let queues: Vec<_> = slots.iter().map(|&slot| self.queues[slot].id).collect();
         for &slot in slots {
-            Lock::ask(&mut self.queues[slot].lock, lease, now);
+            let queue = &mut self.queues[slot];
+            Lock::ask(&mut queue.lock, lease, now);
+            queue.asks.ask(lease, now);
         }
         locks.acquire(&queues);
     }

@@ -1,7 +1,7 @@
 //! When which watermark of a queue is committed. One [`Committer`] per assigned queue, on the source
 //! thread.
 //!
-//! Invariants: *one commit under way at most*; *inside an epoch committed watermarks only rise*; a
+//! Invariants: *one commit under way at most*, that of an earlier epoch included; *inside an epoch committed watermarks only rise*; a
 //! value that the broker has acknowledged is not sent again; a commit that failed, was refused or
 //! was never answered is repeated (with the newest watermark) whether or not messages come.
 
@@ -22,6 +22,9 @@ pub(crate) struct Committer {
     /// The highest watermark that the broker has acknowledged, or had at the start.
     acknowledged: Option<Watermark>,
     under_way: Option<(Commit, Instant)>,
+    /// The one under way is of an epoch that is over. Its answer says nothing about this one, but
+    /// what is sent before that could be stored before it.
+    is_of_the_past: bool,
     /// Not before this time, after a failure.
     again_at: Option<Instant>,
     failures: u32,
@@ -42,7 +45,22 @@ pub(crate) enum Answer {
 
 impl Committer {
     pub(crate) fn new(queue: QueueId, acknowledged: Option<Watermark>) -> Self {
-        Self { queue, acknowledged, under_way: None, again_at: None, failures: 0, last_error: None }
+        Self {
+            queue,
+            acknowledged,
+            under_way: None,
+            is_of_the_past: false,
+            again_at: None,
+            failures: 0,
+            last_error: None,
+        }
+    }
+
+    /// A new epoch begins, of which this is acknowledged.
+    pub(crate) fn begin_epoch(&mut self, acknowledged: Option<Watermark>) {
+        let under_way = self.under_way.take();
+        let is_of_the_past = under_way.is_some();
+        *self = Self { under_way, is_of_the_past, ..Self::new(self.queue, acknowledged) };
     }
 
     /// The commit to send now, if there is one.
@@ -79,6 +97,9 @@ impl Committer {
             return Answer::Late;
         }
         self.under_way = None;
+        if std::mem::take(&mut self.is_of_the_past) {
+            return Answer::Late;
+        }
         match result {
             Ok(()) => {
                 let failed_before = std::mem::take(&mut self.failures) > 0;
@@ -109,7 +130,9 @@ impl Committer {
     /// Forgets the back-off, and a commit under way that is outdated: the last chance has come.
     pub(crate) fn hurry(&mut self, watermark: Watermark) {
         self.again_at = None;
-        self.under_way = self.under_way.take().filter(|(sent, _)| sent.watermark >= watermark);
+        let outdated = |sent: &Commit| self.is_of_the_past || sent.watermark < watermark;
+        self.under_way = self.under_way.take().filter(|(sent, _)| !outdated(sent));
+        self.is_of_the_past = false;
     }
 
     /// When time alone makes something due.
@@ -173,6 +196,22 @@ mod tests {
         let again = committer.next(watermark(7), CommitTag(3), later).unwrap();
         assert_eq!(answer(&mut committer, &again, true, later), Answer::Recovered);
         assert_eq!(committer.acknowledged(), Some(watermark(7)));
+    }
+
+    #[test]
+    fn a_new_epoch_waits_for_the_answer_to_the_old_ones_commit() {
+        let now = crate::time::Clock.now();
+        let mut committer = committer(None);
+        let old = committer.next(watermark(7), CommitTag(1), now).unwrap();
+        committer.begin_epoch(None);
+        assert!(committer.is_under_way());
+        assert_eq!(committer.next(watermark(3), CommitTag(2), now), None);
+        assert_eq!(answer(&mut committer, &old, true, now), Answer::Late);
+        assert_eq!(committer.acknowledged(), None, "it was the old epoch's");
+        assert_eq!(
+            committer.next(watermark(3), CommitTag(3), now).unwrap().watermark,
+            watermark(3)
+        );
     }
 
     #[test]

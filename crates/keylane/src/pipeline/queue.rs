@@ -27,6 +27,7 @@ pub(crate) struct Queue {
     pub(crate) uncommitted: u64,
     /// Until when its lock is held, for sources with locks.
     pub(crate) lock: Option<Lock>,
+    pub(crate) asks: Asks,
 }
 
 /// Where a queue is in its life.
@@ -62,8 +63,6 @@ pub(crate) struct Closing {
 /// The queue's lock. It is trusted for a lease from the moment at which it was asked for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Lock {
-    /// When the oldest request was made that is not answered: an answer may be that one's.
-    asked_at: Option<Instant>,
     lease: Duration,
     /// `None` until the broker has granted it.
     pub(crate) until: Option<Instant>,
@@ -75,26 +74,49 @@ impl Lock {
     /// Notes that the lock is asked for, or asked for again.
     pub(crate) fn ask(lock: &mut Option<Self>, lease: Duration, now: Instant) {
         let until = lock.as_ref().and_then(|lock| lock.until);
-        let asked_at = lock.as_ref().and_then(|lock| lock.asked_at).or(Some(now));
-        *lock = Some(Self { asked_at, lease, until, renew_at: now + lease / 6 });
+        *lock = Some(Self { lease, until, renew_at: now + lease / 6 });
     }
 
-    /// The broker has granted what was asked for.
-    pub(crate) fn held(&mut self) {
-        if let Some(asked_at) = self.asked_at.take() {
-            self.until = Some(asked_at + self.lease);
-            self.renew_at = asked_at + self.lease * 2 / 3;
-        }
-    }
-
-    /// The broker has answered, but not with a grant.
-    pub(crate) fn not_granted(&mut self) {
-        self.asked_at = None;
+    /// A lock that the broker has granted when it was asked for then.
+    pub(crate) fn granted(lease: Duration, asked_at: Instant) -> Self {
+        Self { lease, until: Some(asked_at + lease), renew_at: asked_at + lease * 2 / 3 }
     }
 
     /// When it has to be asked for again, or ends.
     fn next_due(&self) -> Instant {
         self.until.map_or(self.renew_at, |until| until.min(self.renew_at))
+    }
+}
+
+/// Requests for a queue's lock that are not answered. An answer does not say which request it is of,
+/// so a grant is dated from the oldest that it may be of.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Asks {
+    open: u32,
+    oldest: Option<Instant>,
+}
+
+impl Asks {
+    pub(crate) fn ask(&mut self, lease: Duration, now: Instant) {
+        if self.oldest.is_some_and(|oldest| now >= oldest + lease) {
+            *self = Self::default(); // An answer that is still to come would be worth nothing.
+        }
+        self.open += 1;
+        self.oldest.get_or_insert(now);
+    }
+
+    /// When was asked what is answered now, at the earliest; `None`: nothing was.
+    pub(crate) fn answered(&mut self) -> Option<Instant> {
+        let oldest = self.oldest?;
+        self.open -= 1;
+        if self.open == 0 {
+            self.oldest = None;
+        }
+        Some(oldest)
+    }
+
+    pub(crate) fn are_open(&self) -> bool {
+        self.open > 0
     }
 }
 
@@ -129,6 +151,7 @@ impl Queue {
             unsettled: false,
             uncommitted: 0,
             lock: None,
+            asks: Asks::default(),
         }
     }
 
@@ -186,23 +209,33 @@ mod tests {
     fn a_grant_counts_from_the_oldest_request_that_it_may_answer() {
         let (lease, start) = (Duration::from_secs(30), crate::time::Clock.now());
         let at = |seconds| start + Duration::from_secs(seconds);
-        let mut lock = None;
-        Lock::ask(&mut lock, lease, at(0));
-        lock.as_mut().unwrap().held();
-        assert_eq!(lock.and_then(|lock| lock.until), Some(at(30)));
+        let mut asks = Asks::default();
+        asks.ask(lease, at(0));
+        assert_eq!(asks.answered(), Some(at(0)));
+        assert_eq!(asks.answered(), None, "nothing is asked");
 
-        Lock::ask(&mut lock, lease, at(20));
-        Lock::ask(&mut lock, lease, at(25));
+        asks.ask(lease, at(20));
+        asks.ask(lease, at(25));
         // Perhaps the broker has seen only the first of the two.
-        lock.as_mut().unwrap().held();
-        assert_eq!(lock.and_then(|lock| lock.until), Some(at(50)));
-        lock.as_mut().unwrap().held();
-        assert_eq!(lock.and_then(|lock| lock.until), Some(at(50)));
+        assert_eq!(asks.answered(), Some(at(20)));
+        asks.ask(lease, at(30));
+        // Perhaps this is still the first one's.
+        assert_eq!((asks.answered(), asks.answered()), (Some(at(20)), Some(at(20))));
+        assert!(!asks.are_open());
+        asks.ask(lease, at(40));
+        assert_eq!(asks.answered(), Some(at(40)));
+    }
 
-        Lock::ask(&mut lock, lease, at(40));
-        lock.as_mut().unwrap().not_granted();
-        Lock::ask(&mut lock, lease, at(45));
-        lock.as_mut().unwrap().held();
-        assert_eq!(lock.and_then(|lock| lock.until), Some(at(75)));
+    #[test]
+    fn an_answer_that_never_comes_is_forgotten_after_a_lease() {
+        let (lease, start) = (Duration::from_secs(30), crate::time::Clock.now());
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut asks = Asks::default();
+        asks.ask(lease, at(0));
+        asks.ask(lease, at(30));
+        assert_eq!(asks.answered(), Some(at(30)));
+        assert!(!asks.are_open());
+        let lock = Lock::granted(lease, at(30));
+        assert_eq!((lock.until, lock.renew_at), (Some(at(60)), at(50)));
     }
 }
