@@ -213,7 +213,6 @@ impl Simulation {
             let mut world = self.world.lock();
             world.trace.step();
             world.trace.add(turn.number());
-            world.trace.line(|| format!("{turn:?}"));
             // Each step takes its time; sometimes somebody else's.
             let starves = world.plan.faults.starves;
             if world.fault(starves) {
@@ -285,10 +284,8 @@ impl Simulation {
             });
             let waits =
                 |shard: usize| process.workers.get(shard).is_some_and(SimWorker::is_waiting);
-            if !process.waits_for_source() {
-                continue;
-            }
-            if let Err(wrong) = process.coordinator.audit_rest(world.now, waits) {
+            let Some(until) = process.waits_until() else { continue };
+            if let Err(wrong) = process.coordinator.audit_rest(world.now, until, waits) {
                 world.wrong(format!("{:?}: {wrong}", process.member));
             }
         }

@@ -34,6 +34,14 @@ use crate::observer::Event;
 /// source.
 pub(super) const TICK: Duration = Duration::from_secs(1);
 
+/// The longest wait for the source while messages wait for budget: what slow calls give back one by
+/// one is used so soon.
+pub(super) const SCARCE: Duration = Duration::from_millis(5);
+
+/// How many messages for each way are collected over several fetches, if the source has them at
+/// once: a chunk of one message costs nearly as much as one of many.
+const COLLECTED: usize = 16;
+
 /// See the module's description.
 pub(crate) struct Coordinator {
     pub(super) config: Arc<Config>,
@@ -158,6 +166,7 @@ impl Coordinator {
         now: Instant,
     ) -> Step {
         let backs_off = self.polled(polled);
+        let full = self.is_full(events);
         for event in events.drain(..) {
             self.handle(source, event, now);
         }
@@ -165,6 +174,9 @@ impl Coordinator {
         self.collect(source, now);
         self.router.flush_overflow();
         self.admit_stashed(source, now);
+        if full && self.collects_on() {
+            return Step::Poll(Duration::ZERO);
+        }
         self.router.flush();
         self.look_after_queues(source, now);
         self.commit_due(source, now);
@@ -180,6 +192,21 @@ impl Coordinator {
             Some(delay) => Step::BackOff(delay),
             None => Step::Poll(self.next_wait(now)),
         }
+    }
+
+    /// Whether the source has brought as much of a queue as it was asked for: it probably has more.
+    fn is_full(&self, events: &[SourceEvent]) -> bool {
+        let fetch_max = self.config.fetch_max;
+        let full = |event: &SourceEvent| matches!(event, SourceEvent::Fetched(fetch) if fetch.messages.len() >= fetch_max);
+        events.iter().any(full)
+    }
+
+    /// Whether what was collected goes together with the next fetch, which is not waited for. It
+    /// grows each time, so this ends.
+    fn collects_on(&self) -> bool {
+        let collected = self.router.collected();
+        let few = collected > 0 && collected < COLLECTED * self.router.ways();
+        few && self.stashed.is_empty() && self.stopping.is_none()
     }
 
     /// Trouble of the source as a whole.
@@ -282,7 +309,11 @@ impl Coordinator {
         };
         // What has been finished up to here was noted; what comes later wakes us.
         self.shared.signals.arm(enough);
-        if self.shared.has_notes() { Duration::ZERO } else { wait }
+        match () {
+            () if self.shared.has_notes() => Duration::ZERO,
+            () if !self.stashed.is_empty() => wait.min(SCARCE),
+            () => wait,
+        }
     }
 
     /// After how many finished messages there is something to do: budget is short, or the option

@@ -132,11 +132,6 @@ impl Task {
         };
         drop(shard);
         runner.carry_out();
-        if let Look::Wait(_) = look {
-            // It has no thread to be idle on: what it leaves behind is looked at, once.
-            self.shared.signals.begin_idle();
-            self.shared.signals.end_idle();
-        }
         look
     }
 

@@ -63,7 +63,6 @@ pub(crate) struct Closing {
 /// The queue's lock. It is trusted for a lease from the moment at which it was asked for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Lock {
-    lease: Duration,
     /// `None` until the broker has granted it.
     pub(crate) until: Option<Instant>,
     /// Two thirds into the lease, then often enough to try more than once before its end.
@@ -74,12 +73,12 @@ impl Lock {
     /// Notes that the lock is asked for, or asked for again.
     pub(crate) fn ask(lock: &mut Option<Self>, lease: Duration, now: Instant) {
         let until = lock.as_ref().and_then(|lock| lock.until);
-        *lock = Some(Self { lease, until, renew_at: now + lease / 6 });
+        *lock = Some(Self { until, renew_at: now + lease / 6 });
     }
 
     /// A lock that the broker has granted when it was asked for then.
     pub(crate) fn granted(lease: Duration, asked_at: Instant) -> Self {
-        Self { lease, until: Some(asked_at + lease), renew_at: asked_at + lease * 2 / 3 }
+        Self { until: Some(asked_at + lease), renew_at: asked_at + lease * 2 / 3 }
     }
 
     /// When it has to be asked for again, or ends.

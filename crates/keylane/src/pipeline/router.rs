@@ -26,6 +26,8 @@ use super::tracker::Page;
 pub(crate) struct Router {
     ways: Vec<Way>,
     overflowing: usize,
+    /// Messages collected since the last flush.
+    collected: usize,
     /// How many messages of a look at the source go each way, about.
     expected: usize,
     /// The longest chunk: where several threads share a way, so that each gets something.
@@ -51,7 +53,8 @@ pub(crate) enum Door {
 
 impl Router {
     pub(crate) fn new(doors: impl IntoIterator<Item = Door>, chunk_max: usize) -> Self {
-        let mut router = Self { ways: Vec::new(), overflowing: 0, expected: 4, chunk_max };
+        let mut router =
+            Self { ways: Vec::new(), overflowing: 0, collected: 0, expected: 4, chunk_max };
         doors.into_iter().for_each(|door| router.add(door));
         router
     }
@@ -74,10 +77,22 @@ impl Router {
         let expected = self.expected;
         let chunk = self.ways[way].collected.get_or_insert_with(|| Chunk::new(now, expected));
         chunk.push(Entry { message, tag }, tenure, page);
+        self.collected += 1;
+    }
+
+    /// Messages collected since the last flush.
+    pub(crate) fn collected(&self) -> usize {
+        self.collected
+    }
+
+    /// How many ways there are.
+    pub(crate) fn ways(&self) -> usize {
+        self.ways.len()
     }
 
     /// Sends what was collected, as far as it fits.
     pub(crate) fn flush(&mut self) {
+        self.collected = 0;
         let (mut messages, mut ways) = (0, 0);
         for way in &mut self.ways {
             let Some(chunk) = way.collected.take() else { continue };

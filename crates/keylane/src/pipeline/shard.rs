@@ -193,8 +193,9 @@ impl Shard {
         let each = took.as_nanos() / messages.max(1) as u128;
         let fitting = CALL_TARGET.as_nanos().checked_div(each).unwrap_or(u128::MAX);
         let fitting = usize::try_from(fitting).unwrap_or(usize::MAX);
-        // It falls at once, and rises step by step: the first call says little about the next.
-        self.pace = fitting.min(self.pace * 2).clamp(1, self.settings.batch_max);
+        // Step by step: one call says little about the next, since its thread may have had to wait.
+        let near = fitting.clamp(self.pace / 2, self.pace * 2);
+        self.pace = near.clamp(1, self.settings.batch_max);
     }
 
     /// Puts the messages of the next call into `call` and notes that it begins; nobody else may hold

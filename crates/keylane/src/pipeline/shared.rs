@@ -26,7 +26,7 @@ use super::shard::{Effects, LetterId};
 use crate::error::Error;
 use crate::observer::{Event, Observer};
 use crate::report::StopReport;
-use crate::sync::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use crate::sync::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use crate::time::{Clock, LONGEST};
 
 /// See the module's description.
@@ -131,11 +131,7 @@ pub(crate) struct Signals {
     /// The source thread waits for budget.
     armed: AtomicBool,
     enough: AtomicU64,
-    /// What is enough when a shard has nothing to do.
-    few: AtomicU64,
     freed: AtomicU64,
-    /// Shards that have nothing to do.
-    idle: AtomicUsize,
     /// The source thread waits for calls to end.
     attends: AtomicBool,
 }
@@ -153,12 +149,12 @@ impl Signals {
         let _ = self.source_thread.set(thread);
     }
 
-    /// Asks to be woken once `enough` messages have been finished, or a few while a shard has nothing
-    /// to do. A wake-up for each message would cost more than the message.
+    /// Asks to be woken once `enough` messages have been finished: a wake-up for each would cost more
+    /// than the message. Who arms waits no longer than [`SCARCE`](super::coordinator::SCARCE), so
+    /// that less than enough is used as well.
     pub(crate) fn arm(&self, enough: u64) {
         self.freed.store(0, Ordering::Relaxed);
         self.enough.store(enough, Ordering::Relaxed);
-        self.few.store((enough / 64).max(1), Ordering::Relaxed);
         self.armed.store(true, Ordering::SeqCst);
     }
 
@@ -173,25 +169,10 @@ impl Signals {
     fn finished(&self, messages: u64) {
         if self.armed.load(Ordering::SeqCst) {
             let freed = self.freed.fetch_add(messages, Ordering::Relaxed) + messages;
-            let starves = self.idle.load(Ordering::Relaxed) > 0;
-            let enough = if starves { &self.few } else { &self.enough };
-            if freed >= enough.load(Ordering::Relaxed) {
+            if freed >= self.enough.load(Ordering::Relaxed) {
                 self.fire();
             }
         }
-    }
-
-    /// A shard has nothing left to do: to be called before its thread waits.
-    pub(crate) fn begin_idle(&self) {
-        self.idle.fetch_add(1, Ordering::Relaxed);
-        if self.armed.load(Ordering::SeqCst) && self.freed.load(Ordering::Relaxed) > 0 {
-            self.fire();
-        }
-    }
-
-    /// It has waited.
-    pub(crate) fn end_idle(&self) {
-        self.idle.fetch_sub(1, Ordering::Relaxed);
     }
 
     fn fire(&self) {
@@ -221,9 +202,7 @@ impl Shared {
             source_thread: OnceLock::new(),
             armed: AtomicBool::new(false),
             enough: AtomicU64::new(0),
-            few: AtomicU64::new(0),
             freed: AtomicU64::new(0),
-            idle: AtomicUsize::new(0),
             attends: AtomicBool::new(false),
         };
         Self {

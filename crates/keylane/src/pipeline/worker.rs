@@ -96,7 +96,6 @@ impl Worker {
     /// Waits for the channel, or until the time given.
     fn wait(&mut self, until: Option<Instant>) {
         let (cell, shared) = (&self.runner.env.cell, &self.runner.env.shared);
-        shared.signals.begin_idle();
         let deadline = match until {
             None => crossbeam_channel::never(),
             Some(until) => crossbeam_channel::at(until),
@@ -106,7 +105,6 @@ impl Worker {
             recv(self.ears.rung) -> _ => None,
             recv(deadline) -> _ => None,
         };
-        shared.signals.end_idle();
         if let Some(chunk) = chunk {
             take(cell, shared, &mut cell.shard.lock(), chunk);
         }
@@ -116,11 +114,6 @@ impl Worker {
 /// For a driver that does the waiting itself.
 #[cfg(feature = "sim")]
 impl Worker {
-    /// The beginning of [`wait`](Self::wait).
-    pub(crate) fn begin_wait(&self) {
-        self.runner.env.shared.signals.begin_idle();
-    }
-
     /// Whether [`wait`](Self::wait) would return although the time has not come.
     pub(crate) fn is_woken(&self) -> bool {
         !self.ears.chunks.is_empty() || !self.ears.rung.is_empty()
@@ -128,7 +121,6 @@ impl Worker {
 
     /// The end of [`wait`](Self::wait). Where both are there, either may be taken.
     pub(crate) fn end_wait(&mut self, bell_first: bool) {
-        self.runner.env.shared.signals.end_idle();
         if bell_first && self.ears.rung.try_recv().is_ok() {
             return;
         }

@@ -85,8 +85,8 @@ impl Simulation {
             Some(stored) => stored.get() >= last,
             // Begun behind the last message: there is nothing to commit until there is another.
             None => {
-                let reads = owner.coordinator.has_read_nothing(queue.id);
-                reads && owner.source.has_read(queue.id, queue.end)
+                let unread = last == 0 || owner.coordinator.has_read_nothing(queue.id);
+                unread && owner.source.has_read(queue.id, queue.end)
             }
         }
     }

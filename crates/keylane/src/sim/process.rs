@@ -102,7 +102,15 @@ impl Process {
 
     /// Whether the source's thread waits for the source, and for nothing else.
     pub(super) fn waits_for_source(&self) -> bool {
-        matches!(self.state, State::Polling(_))
+        self.waits_until().is_some()
+    }
+
+    /// Until when it does.
+    pub(super) fn waits_until(&self) -> Option<Instant> {
+        match self.state {
+            State::Polling(until) => Some(until),
+            _ => None,
+        }
     }
 
     /// Whether nothing of it is left.
@@ -205,7 +213,8 @@ impl Process {
         let until = |(at, within): (Instant, Duration)| at + within;
         let asked = (now, deadline);
         let first = self.stop_asked.is_none_or(|before| until(asked) < until(before));
-        if first {
+        // What is asked for while the source is closed comes too late to change anything.
+        if first && !matches!(self.state, State::Closing(_) | State::Ended) {
             self.stop_asked = Some(asked);
         }
         self.shared.request_stop_within("the simulation stops it", deadline);

@@ -40,6 +40,8 @@ struct Reading {
     from: u64,
     next: Option<u64>,
     paused: bool,
+    /// A fetch was under way when the queue was paused: it may still come.
+    under_way: bool,
     /// When the next fetch may come.
     fetch_at: Instant,
 }
@@ -112,7 +114,8 @@ impl SimSource {
     pub(super) fn next_due(&self, world: &World) -> Option<Instant> {
         let fetches = self.readings.iter().filter_map(|(queue, reading)| {
             let end = world.broker.queues[world.broker.slot(*queue)].end;
-            (reading.next? != end && !reading.paused).then_some(reading.fetch_at)
+            let comes = !reading.paused || reading.under_way;
+            (reading.next? != end && comes).then_some(reading.fetch_at)
         });
         fetches.chain(self.inbox.iter().map(|letter| letter.at)).min()
     }
@@ -199,6 +202,7 @@ impl SimSource {
             from: 0,
             next: None,
             paused: false,
+            under_way: false,
             fetch_at: world.now,
         };
         let committed = look_up(world, queue, &mut reading);
@@ -231,6 +235,7 @@ impl SimSource {
         let reading = self.readings.get_mut(&queue)?;
         let next = reading.next?;
         reading.fetch_at = now + latency;
+        reading.under_way = false;
         let plan = Arc::clone(&world.plan);
         let faults = &plan.faults;
         let is_empty = world.fault(faults.fetch_empty);
@@ -351,8 +356,7 @@ impl Source for SimSource {
         let queues: Vec<_> = self.readings.keys().copied().collect();
         for queue in queues {
             let Some(reading) = self.readings.get(&queue) else { continue };
-            let in_spite = world.plan.faults.fetch_in_spite_of_pause;
-            let paused = reading.paused && !world.fault(in_spite);
+            let paused = reading.paused && !reading.under_way;
             let end = world.broker.queue(queue).end;
             if reading.next == Some(end) {
                 let end = EndOffset::At(position(end));
@@ -407,7 +411,10 @@ impl Source for SimSource {
     }
 
     fn pause(&mut self, queue: QueueId) {
+        let world = &mut *self.world.lock();
+        let in_spite = world.plan.faults.fetch_in_spite_of_pause;
         if let Some(reading) = self.readings.get_mut(&queue) {
+            reading.under_way = !reading.paused && world.fault(in_spite);
             reading.paused = true;
         }
     }

@@ -128,10 +128,7 @@ impl SimWorker {
                 let pause = if world.fault(slow) { world.latency() } else { Duration::ZERO };
                 State::Announced { next: 0, at: world.now + pause }
             }
-            Next::Wait(until) => {
-                self.worker.begin_wait();
-                State::Waiting(until)
-            }
+            Next::Wait(until) => State::Waiting(until),
         }
     }
 

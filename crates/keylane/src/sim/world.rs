@@ -9,7 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use keylane_source::{Commit, Message, Offset, QueueId};
+use keylane_source::{Commit, Message, Offset, QueueId, ResetCause};
 use keylane_testkit::guarantee::{
     CallId, CommitStep, Delivered, Epoch, Event, Lane, MemberId, Moment, Outcome, Settled,
 };
@@ -22,7 +22,7 @@ use super::watch::Watch;
 use crate::ticket::Ticket;
 
 /// How many lines of what happened are kept.
-const KEPT_LINES: usize = 200_000;
+const KEPT_LINES: usize = 20_000;
 
 /// How many queues there are at most.
 pub(super) const MOST_QUEUES: usize = 8;
@@ -194,7 +194,7 @@ impl World {
         let from = queue.produce(count, &plan, &mut self.random);
         self.produced += count;
         self.trace.line(|| format!("produce {} up to {}", queue.id, queue.end));
-        if !matches!(queue.untold, Some(keylane_source::ResetCause::Recreated { .. })) {
+        if !matches!(queue.untold, Some(ResetCause::Recreated { .. })) {
             self.announce_produced(slot, from);
         }
     }
@@ -213,7 +213,7 @@ impl World {
         let Some(cause) = queue.untold.take() else { return };
         let (queue, epoch) = (queue.id, self.watch.epoch(queue.id));
         self.watch.observe(&Event::Reset { queue, epoch, cause: &cause });
-        if matches!(cause, keylane_source::ResetCause::Recreated { .. }) {
+        if matches!(cause, ResetCause::Recreated { .. }) {
             self.announce_produced(slot, 0);
         }
     }
@@ -245,10 +245,15 @@ impl World {
 
     /// Whether the group has given the queue to somebody else since, or it is another one by now.
     pub(super) fn is_outsider(&mut self, queue: QueueId, tenure: Tenure) -> bool {
+        let generation = self.broker.queue(queue).generation;
+        tenure.is_outsider || generation != tenure.generation || self.is_gone(queue, tenure)
+    }
+
+    /// Whether the topic is another one by now, and the watchers know.
+    fn is_gone(&mut self, queue: QueueId, tenure: Tenure) -> bool {
         let queue = self.broker.queue(queue);
-        let is_recreated = queue.incarnation != tenure.incarnation
-            && !matches!(queue.untold, Some(keylane_source::ResetCause::Recreated { .. }));
-        tenure.is_outsider || queue.generation != tenure.generation || is_recreated
+        queue.incarnation != tenure.incarnation
+            && !matches!(queue.untold, Some(ResetCause::Recreated { .. }))
     }
 
     /// A call begins with this message. Returns what it is called in notes.
@@ -308,7 +313,7 @@ impl World {
         let epoch = tenure.epoch;
         let settled = Settled { member, call, queue, epoch, offset, lane, outcome };
         // A message of a topic that is gone says nothing about its successor's.
-        let is_gone = self.broker.queue(queue).incarnation != tenure.incarnation;
+        let is_gone = self.is_gone(queue, tenure);
         if is_gone {
             self.watch.observe_outsider(&Event::Settled(settled));
         } else {
