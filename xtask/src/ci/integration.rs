@@ -6,16 +6,20 @@ use crate::brokers;
 use crate::flags::Broker;
 use crate::outcome::{Ended, Failure};
 
-pub(super) fn kafka(_: Depth) -> Ended<Done> {
-    against(Broker::Kafka, "KEYLANE_KAFKA", "keylane-kafka")
+pub(super) fn kafka(depth: Depth) -> Ended<Done> {
+    against(depth, Broker::Kafka, "KEYLANE_KAFKA", "keylane-kafka")
 }
 
-pub(super) fn rocketmq(_: Depth) -> Ended<Done> {
-    against(Broker::Rocketmq, "KEYLANE_ROCKETMQ", "keylane-rocketmq")
+pub(super) fn rocketmq(depth: Depth) -> Ended<Done> {
+    against(depth, Broker::Rocketmq, "KEYLANE_ROCKETMQ", "keylane-rocketmq")
 }
 
-/// Runs the tests of this package with the broker's address in this variable.
-fn against(broker: Broker, variable: &str, package: &str) -> Ended<Done> {
+/// Runs the tests of this package with the broker's address in this variable. Only in the long form:
+/// a real broker takes minutes, and Java and Maven have to be there.
+fn against(depth: Depth, broker: Broker, variable: &str, package: &str) -> Ended<Done> {
+    if depth == Depth::Short {
+        return Ok(Done::Skipped("with --deep: tests against a real broker".to_owned()));
+    }
     let ran_before = brokers::status(broker)?.is_some();
     let running = match brokers::up(broker) {
         Ok(running) => running,

@@ -105,6 +105,7 @@ impl Fixture for Kafka {
         [Capability::SeekByTime, Capability::Holes, Capability::Trim]
             .into_iter()
             .fold(all, |all, one| all.without(one, real))
+            .without(Capability::Revoke, "the mock refuses commits while its group rebalances")
     }
 
     fn queues(&self) -> Vec<QueueId> {
