@@ -47,7 +47,7 @@ pub(crate) use threads::Threads;
 pub(crate) use {
     coordinator::Step,
     shard::Next,
-    shared::Posted,
+    shared::{Posted, panic_text},
     threads::{Parts, send_letter},
     worker::Worker,
 };

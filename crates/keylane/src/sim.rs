@@ -22,6 +22,7 @@
 //! what an adaptor does.
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -50,6 +51,7 @@ use self::random::Random;
 use self::surroundings::Agenda;
 use self::worker::{Ready, SimWorker};
 use self::world::{SharedWorld, World};
+use crate::pipeline::panic_text;
 
 /// How long the engine may take to come to an end once there are no faults.
 const CALM_MAX: Duration = Duration::from_secs(1_800);
@@ -178,7 +180,7 @@ impl Simulation {
     fn run(&mut self) {
         while self.phase != Phase::Over && self.world.lock().violation.is_none() {
             match self.next_turn() {
-                Some(turn) => self.step(turn),
+                Some(turn) => self.try_step(turn),
                 None => self.wait(),
             }
             self.change_phase();
@@ -206,6 +208,14 @@ impl Simulation {
         }
         let chosen = world.random.index(self.ready.len());
         Some(self.ready[chosen])
+    }
+
+    /// A step; a panic in it is the engine's, since what users' code throws is caught inside.
+    fn try_step(&mut self, turn: Turn) {
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.step(turn))) {
+            let what = format!("{turn:?} panicked: {}", panic_text(panic));
+            self.world.lock().wrong(what);
+        }
     }
 
     fn step(&mut self, turn: Turn) {

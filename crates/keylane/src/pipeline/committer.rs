@@ -1,9 +1,10 @@
-//! When which watermark of a queue is committed. One [`Committer`] per assigned queue, on the source
-//! thread.
+//! When which watermark of a queue is committed. One [`Committer`] per assigned queue, on the
+//! source thread.
 //!
-//! Invariants: *one commit under way at most*, that of an earlier epoch included; *inside an epoch committed watermarks only rise*; a
-//! value that the broker has acknowledged is not sent again; a commit that failed, was refused or
-//! was never answered is repeated (with the newest watermark) whether or not messages come.
+//! Invariants: *one commit under way at most*, that of an earlier epoch included; *inside an epoch
+//! committed watermarks only rise*; a value that the broker has acknowledged is not sent again; a
+//! commit that failed, was refused or was never answered is repeated (with the newest watermark)
+//! whether or not messages come.
 
 use std::time::{Duration, Instant};
 

@@ -197,7 +197,10 @@ impl Coordinator {
     /// Whether the source has brought as much of a queue as it was asked for: it probably has more.
     fn is_full(&self, events: &[SourceEvent]) -> bool {
         let fetch_max = self.config.fetch_max;
-        let full = |event: &SourceEvent| matches!(event, SourceEvent::Fetched(fetch) if fetch.messages.len() >= fetch_max);
+        let full = |event: &SourceEvent| match event {
+            SourceEvent::Fetched(fetch) => fetch.messages.len() >= fetch_max,
+            _ => false,
+        };
         events.iter().any(full)
     }
 
