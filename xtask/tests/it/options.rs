@@ -35,7 +35,7 @@ fn the_absurd_is_refused() {
     refused("load --messages 400000", 2, "336776 rows");
     refused("load --queues 2 --messages 1000000000000", 2, "GiB on the disk");
     refused("load --rate NaN", 2, "it is within");
-    refused("load --work sleep:2h", 2, "sleep:2h");
+    refused("load --work sleep:7200s", 2, "at most an hour");
     refused("load --fail-rate 1", 2, "it is within 0..=0.9");
     refused("load --skew inf", 2, "it is within 0..=10");
     refused("load --mode sorted", 2, "possible values: key-sharded, queue-locked, concurrent");
