@@ -162,6 +162,11 @@ impl Cluster {
         })
     }
 
+    /// How many connections were made, to whomever.
+    pub(crate) fn connections(&self) -> u64 {
+        self.state().connections
+    }
+
     /// How often a request came to a broker.
     pub(crate) fn count(&self, broker: &str, code: i32) -> usize {
         self.state().seen.iter().filter(|(b, c, _)| b == broker && *c == code).count()

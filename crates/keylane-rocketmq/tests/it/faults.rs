@@ -151,6 +151,28 @@ fn the_next_name_server_is_asked() {
 }
 
 #[test]
+fn a_name_server_that_does_not_know_the_topic_is_not_the_last_word() {
+    let ignorant = Cluster::start(&["a"]);
+    let (cluster, queue) = one_queue(1);
+    let servers = [ignorant.name_server.clone(), cluster.name_server.clone()];
+    let config = Config::new(servers, "g").subscribe("t", "*").retries(false);
+    let mut member = Member::reading(config, &[queue]);
+    assert_eq!(member.read(1)[&queue], ["0"]);
+}
+
+#[test]
+fn a_connection_on_which_nothing_comes_is_given_up() {
+    let (cluster, _) = one_queue(0);
+    for code in 0..400 {
+        cluster.fault("a", code, usize::MAX, What::Ignore);
+    }
+    let impatient = config(&cluster).call_timeout(Duration::from_millis(100));
+    let mut member = Member::join(impatient);
+    // One to the name server, and one after the other to the broker.
+    member.until_so("it connects again", |_| cluster.connections() >= 3);
+}
+
+#[test]
 fn no_name_server_at_all_is_reported() {
     let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let config = Config::new([gone.to_string()], "g").subscribe("t", "*").retries(false);
