@@ -128,7 +128,8 @@ impl Shard {
         call: &mut Call,
         out: &mut Effects,
     ) -> bool {
-        while let Some(mut run) = chunk.runs.pop_front() {
+        while call.len() < self.pace {
+            let Some(mut run) = chunk.runs.pop_front() else { return false };
             if !run.tenure.admits(now) {
                 chunk.entries.drain(..run.len);
                 continue;
@@ -145,7 +146,7 @@ impl Shard {
                 return true;
             }
         }
-        call.len() == self.pace
+        true
     }
 
     /// Takes entries of a run as long as they may join the call.

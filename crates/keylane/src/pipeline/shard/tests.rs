@@ -147,6 +147,16 @@ fn done(_: u64) -> Verdict {
 }
 
 #[test]
+fn a_full_call_takes_nothing_of_the_next_queue() {
+    let mut rig = Rig::new(2);
+    rig.offer(0, &["a", "b"]);
+    rig.offer(1, &["c"]);
+    assert_eq!(rig.next(), [(0, 0), (0, 1)]);
+    assert_eq!(rig.call.runs.len(), 1);
+    assert!(rig.shard.busy_with(QueueId::new("shard", 1)).is_none());
+}
+
+#[test]
 fn the_happy_path_finishes_and_holds_nothing() {
     let mut rig = Rig::new(10);
     rig.offer(0, &["a", "b", "a"]);
