@@ -64,6 +64,8 @@ pub(crate) struct Coordinator {
     /// Queues (by slot) that are not simply being read: their timers are looked at in each step.
     pub(super) unsettled: Vec<usize>,
     pub(super) epochs: u64,
+    /// Counts looks at the source: what was reported before a seek is not what follows it.
+    pub(super) looks: u64,
     pub(super) tags: u64,
     pub(super) notes: Vec<usize>,
     pub(super) random: Random,
@@ -123,6 +125,7 @@ impl Coordinator {
             commit_at: now + config.commit_interval,
             unsettled: Vec::new(),
             epochs: 0,
+            looks: 0,
             tags: 0,
             notes: Vec::new(),
             random: Random::new(config.seed),
@@ -165,6 +168,7 @@ impl Coordinator {
         polled: Result<(), SourceError>,
         now: Instant,
     ) -> Step {
+        self.looks += 1;
         let backs_off = self.polled(polled);
         let full = self.is_full(events);
         for event in events.drain(..) {

@@ -24,6 +24,9 @@ impl Coordinator {
             return; // It is not registered, so it is not lost: it comes again.
         }
         let Some(reading) = &mut queue.reading else { return };
+        if reading.begun_in == self.looks {
+            return; // Reported before the seek: it is not what follows from there.
+        }
         queue.end = fetch.end;
         self.counters.pulled += fetch.messages.len() as u64;
         let first = fetch.messages.first().map_or(fetch.position, |first| first.offset().into());

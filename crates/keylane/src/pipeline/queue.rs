@@ -123,6 +123,8 @@ impl Asks {
 #[derive(Debug)]
 pub(crate) struct Reading {
     pub(crate) tenure: Arc<Tenure>,
+    /// In which look at the source it began.
+    pub(crate) begun_in: u64,
     /// `None` until the first fetch, where the start was not a number.
     pub(crate) tracker: Option<Tracker>,
     pub(crate) used: Used,
@@ -177,13 +179,14 @@ impl Queue {
 }
 
 impl Reading {
-    pub(crate) fn new(tenure: Tenure, from: SeekTo) -> Self {
+    pub(crate) fn new(tenure: Tenure, from: SeekTo, look: u64) -> Self {
         let tracker = match from {
             SeekTo::Position(position) => Some(Tracker::new(position)),
             _ => None,
         };
         Self {
             tenure: Arc::new(tenure),
+            begun_in: look,
             tracker,
             used: Used::default(),
             seen: (0, 0),
