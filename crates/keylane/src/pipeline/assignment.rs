@@ -120,7 +120,7 @@ impl Coordinator {
         let queue = &mut self.queues[slot];
         let lock = queue.lock.and_then(|lock| lock.until);
         let tenure = Tenure::new(queue.id, self.epochs, slot, lock);
-        queue.reading = Some(Reading::new(tenure, from));
+        queue.reading = Some(Reading::new(tenure, from, self.looks));
         queue.committer.begin_epoch(acknowledged);
         queue.stage = Stage::Reading;
         let position = match from {
@@ -132,6 +132,9 @@ impl Coordinator {
         // Where it starts is to be committed, if that is not where the group was.
         self.mark_dirty(slot);
         source.seek(queue, from);
+        if self.stopping.is_some() {
+            return source.pause(queue); // Nothing more is admitted.
+        }
         // A source may have kept the queue paused from before.
         source.resume(queue);
     }
@@ -173,6 +176,8 @@ impl Coordinator {
             return;
         }
         self.shared.report_later(Event::Revoking { queue: id });
+        // What came now would be thrown away.
+        source.pause(id);
         let busy = self.end_epoch(slot, Phase::Closing);
         let until = now + self.config.revoke_timeout;
         self.set_stage(
@@ -248,9 +253,6 @@ impl Coordinator {
     /// the reset.
     fn reset_closing(&mut self, slot: usize, cause: ResetCause) {
         let queue = &mut self.queues[slot];
-        if matches!(cause, ResetCause::OutOfRange { .. }) {
-            return; // Of what is not there any more, what was finished stays finished.
-        }
         if let Some(reading) = queue.reading.take() {
             reading.tenure.move_to(Phase::Fenced);
             self.shared.report_later(Event::Reset { queue: queue.id, cause });

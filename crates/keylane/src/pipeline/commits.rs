@@ -28,10 +28,6 @@ impl Coordinator {
     pub(super) fn commit_dirty(&mut self, source: &mut dyn Source, now: Instant) {
         for slot in std::mem::take(&mut self.dirty) {
             self.queues[slot].dirty = false;
-            if let Some(commit) = self.queues[slot].committer.unanswered(now) {
-                let error = SourceError::retryable("no answer for half a minute");
-                self.committed(&commit, Err(error), now);
-            }
             self.commit(source, slot, now);
             // A commit under way or backing off is looked at again: it may fail, or be outdated.
             if self.queues[slot].committer.next_due().is_some() {
@@ -42,6 +38,10 @@ impl Coordinator {
 
     /// Commits what a queue has finished, if that is new and nothing is under way.
     pub(super) fn commit(&mut self, source: &mut dyn Source, slot: usize, now: Instant) {
+        if let Some(commit) = self.queues[slot].committer.unanswered(now) {
+            let error = SourceError::retryable("no answer for half a minute");
+            self.committed(&commit, Err(error), now);
+        }
         let queue = &mut self.queues[slot];
         let Some(watermark) = queue.watermark() else { return };
         self.tags += 1;
