@@ -54,7 +54,7 @@ use self::world::{SharedWorld, World};
 use crate::pipeline::panic_text;
 
 /// How long the engine may take to come to an end once there are no faults.
-const CALM_MAX: Duration = Duration::from_secs(1_800);
+const CALM_MAX: Duration = Duration::from_secs(300);
 /// A run that takes more steps than this does not come to an end.
 const STEPS_MAX: u64 = 500_000;
 

@@ -23,6 +23,10 @@ impl Simulation {
         for ticket in &mut world.tickets {
             ticket.due = Some(ticket.due.map_or(soon, |due| due.min(soon)));
         }
+        for sent in &mut world.broker.commits {
+            sent.at = sent.at.min(soon);
+            sent.answer = sent.answer.map(|(stored, at)| (stored, at.min(soon)));
+        }
         for at in &mut self.agenda.starts {
             *at = (*at).min(soon);
         }
@@ -44,7 +48,7 @@ impl Simulation {
         let queue = &mut world.broker.queues[slot];
         let begin = queue.begin;
         let is_outside = queue.stored.is_some_and(|stored| stored.get() < begin);
-        if is_outside && queue.untold.is_none() {
+        if is_outside {
             queue.move_offset(begin);
             self.tell_reset(world, slot);
         }
@@ -67,10 +71,9 @@ impl Simulation {
             && world.broker.commits.is_empty()
             && world.broker.queues.iter().all(|queue| queue.untold.is_none());
         let all_wait = |process: &Process| {
-            let notes = process.shared.has_notes();
-            process.waits_for_source()
-                && !notes
-                && process.workers.iter().all(SimWorker::is_waiting)
+            let left = process.shared.has_notes() || process.has_letters();
+            let waiting = process.workers.iter().all(SimWorker::is_waiting);
+            process.waits_for_source() && waiting && !left
         };
         nothing_comes
             && self.processes.iter().all(all_wait)
@@ -81,14 +84,10 @@ impl Simulation {
         let owner = self.processes.iter().find(|process| Some(process.member) == queue.owner);
         let Some(owner) = owner else { return false };
         let last = queue.log.last().map_or(0, |record| record.offset + 1);
-        match queue.stored {
-            Some(stored) => stored.get() >= last,
-            // Begun behind the last message: there is nothing to commit until there is another.
-            None => {
-                let unread = last == 0 || owner.coordinator.has_read_nothing(queue.id);
-                unread && owner.source.has_read(queue.id, queue.end)
-            }
-        }
+        let is_stored = queue.stored.is_some_and(|stored| stored.get() >= last);
+        // Begun behind the last message: there is nothing to commit until there is another.
+        let is_unread = last == 0 || owner.coordinator.has_read_nothing(queue.id);
+        is_stored || (is_unread && owner.source.has_read(queue.id, queue.end))
     }
 
     /// Everything goes on after the faults: each queue gets messages once more. One that begins at

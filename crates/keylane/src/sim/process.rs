@@ -100,6 +100,12 @@ impl Process {
         self.state != State::Ended
     }
 
+    /// Whether a dead letter is on its way.
+    pub(super) fn has_letters(&self) -> bool {
+        let posted = self.posted.as_ref().is_some_and(|posted| !posted.is_empty());
+        posted || self.sink.next_due().is_some()
+    }
+
     /// Whether the source's thread waits for the source, and for nothing else.
     pub(super) fn waits_for_source(&self) -> bool {
         self.waits_until().is_some()
@@ -256,6 +262,7 @@ fn observe(world: &mut World, member: MemberId, event: &Event) {
             world.started(member, *queue, *epoch);
         }
         Event::Stopping { .. } => world.desk(member).is_stopping = true,
+        Event::LockLost { queue } => world.lock_lost(member, *queue),
         Event::RevokeTimedOut { queue, .. } => world.timed_out(member, *queue),
         Event::CommitFailed { queue, error, .. } if error.to_string().contains("no answer") => {
             world.unanswered(member, *queue);

@@ -171,11 +171,12 @@ impl SimSource {
                 Some(SourceEvent::LookedUp { queue, committed })
             }
             News::Lock { reply, .. } => {
-                let known = world.broker.queue(queue);
-                let told = matches!(reply, LockReply::Lost);
-                known.lock_taken_from = known.lock_taken_from.filter(|_| !told);
                 let member = self.member;
-                world.trace.line(|| format!("{member:?} hears of the lock of {queue}: {reply:?}"));
+                if !matches!(reply, LockReply::Held) {
+                    world
+                        .trace
+                        .line(|| format!("{member:?} hears of the lock of {queue}: {reply:?}"));
+                }
                 Some(SourceEvent::Lock { queue, reply })
             }
             News::Trouble { is_fatal: false, .. } => {
@@ -376,7 +377,9 @@ impl Source for SimSource {
             // Lost again already: the engine is about to hear of it.
             let (epoch, generation, incarnation) = (Epoch(0), 0, 0);
             let (is_outsider, timed_out) = (true, false);
-            let tenure = Tenure { queue, epoch, generation, incarnation, is_outsider, timed_out };
+            let begun_at = world.trace.steps();
+            let tenure =
+                Tenure { queue, epoch, begun_at, generation, incarnation, is_outsider, timed_out };
             return world.begins(self.member, queue, tenure);
         };
         let known = world.broker.queue(queue);
@@ -406,13 +409,16 @@ impl Source for SimSource {
             world.watch.begin_epoch(&assigned, since);
         }
         let (is_outsider, timed_out) = (!is_owner, false);
-        let tenure = Tenure { queue, epoch, generation, incarnation, is_outsider, timed_out };
+        let begun_at = world.trace.steps();
+        let tenure =
+            Tenure { queue, epoch, begun_at, generation, incarnation, is_outsider, timed_out };
         world.begins(self.member, queue, tenure);
     }
 
     fn pause(&mut self, queue: QueueId) {
         let world = &mut *self.world.lock();
         let in_spite = world.plan.faults.fetch_in_spite_of_pause;
+        world.trace.line(|| format!("{:?} pauses {queue}", self.member));
         if let Some(reading) = self.readings.get_mut(&queue) {
             reading.under_way = !reading.paused && world.fault(in_spite);
             reading.paused = true;
@@ -420,6 +426,8 @@ impl Source for SimSource {
     }
 
     fn resume(&mut self, queue: QueueId) {
+        let member = self.member;
+        self.world.lock().trace.line(|| format!("{member:?} resumes {queue}"));
         if let Some(reading) = self.readings.get_mut(&queue) {
             reading.paused = false;
         }
@@ -516,6 +524,8 @@ impl QueueLocks for SimSource {
             let at = now + world.latency();
             let known = world.broker.queue(queue);
             let is_free = known.holder(now).is_none_or(|holder| holder == self.member);
+            // Who asks knows that it has no lock.
+            known.lock_taken_from = known.lock_taken_from.filter(|from| *from != self.member);
             let granted = is_free && !refuses;
             if granted {
                 known.lock = Some((self.member, now + locks.expiry));
@@ -525,8 +535,6 @@ impl QueueLocks for SimSource {
                 true => LockReply::Held,
                 false => LockReply::Refused,
             };
-            let member = self.member;
-            world.trace.line(|| format!("{member:?} asks for the lock of {queue}: {reply:?}"));
             self.tell(at, News::Lock { queue, reply });
         }
     }

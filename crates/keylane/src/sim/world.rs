@@ -76,6 +76,8 @@ pub(super) struct Desk {
 pub(super) struct Tenure {
     pub(super) queue: QueueId,
     pub(super) epoch: Epoch,
+    /// In which step it began.
+    pub(super) begun_at: u64,
     pub(super) generation: u64,
     pub(super) incarnation: u64,
     /// It began after the group had taken the queue away: nothing was announced.
@@ -379,6 +381,16 @@ impl World {
     pub(super) fn unanswered(&mut self, member: MemberId, queue: QueueId) {
         let Some(asked) = self.desk(member).asked.remove(&queue) else { return };
         self.stores(&asked.commit, asked.epoch, false);
+    }
+
+    /// The engine has ended the queue's epoch, since its lock is gone.
+    pub(super) fn lock_lost(&mut self, member: MemberId, queue: QueueId) {
+        let Some(tenure) = self.current(member, queue) else { return };
+        // It may have begun the next one in the same step.
+        if tenure.begun_at < self.trace.steps() && !self.is_outsider(queue, tenure) {
+            let epoch = tenure.epoch;
+            self.watch.observe(&Event::Lost { queue, epoch });
+        }
     }
 
     /// A call of this queue runs longer than the bound of its revoke.
