@@ -87,6 +87,7 @@
 //! process, and that promise is void.
 #![forbid(unsafe_code)]
 
+mod bug;
 mod builder;
 mod config;
 mod consumer;

@@ -54,7 +54,7 @@ use self::world::{SharedWorld, World};
 use crate::pipeline::panic_text;
 
 /// How long the engine may take to come to an end once there are no faults.
-const CALM_MAX: Duration = Duration::from_secs(300);
+const CALM_MAX: Duration = Duration::from_secs(3_000);
 /// A run that takes more steps than this does not come to an end.
 const STEPS_MAX: u64 = 500_000;
 
@@ -105,6 +105,23 @@ impl fmt::Display for Failure {
 /// The first thing that was broken; the run is then repeated to tell how it came to that.
 pub fn run(seed: u64) -> Result<Summary, Box<Failure>> {
     run_once(seed, false).or_else(|_| run_once(seed, true))
+}
+
+/// Plants a known bug for the rest of the process; see `docs/testing.md`.
+///
+/// # Errors
+///
+/// When this build cannot have any, or has one.
+pub fn plant(bug: &str) -> Result<(), String> {
+    crate::bug::plant(bug)
+}
+
+/// The seeds that have found something, and those that are watched for another reason.
+pub fn corpus() -> Vec<u64> {
+    let lines = include_str!("../sim-corpus/seeds.txt").lines();
+    let seeds = lines.map(|line| line.split('#').next().unwrap_or_default().trim());
+    let seeds = seeds.filter(|seed| !seed.is_empty());
+    seeds.map(|seed| seed.parse().expect("a number, then a comment")).collect()
 }
 
 fn run_once(seed: u64, in_words: bool) -> Result<Summary, Box<Failure>> {

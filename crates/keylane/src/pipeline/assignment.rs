@@ -18,6 +18,7 @@ use keylane_source::{
 use super::coordinator::Coordinator;
 use super::queue::{Closing, Lock, Queue, Reading, Stage};
 use super::tenure::{Phase, Tenure};
+use crate::bug::bug;
 use crate::config::OutOfRange;
 use crate::observer::Event;
 
@@ -92,6 +93,9 @@ impl Coordinator {
                 let from = SeekTo::Position(watermark.into());
                 self.begin(source, slot, from, Some(watermark));
             }
+            Committed::Failed(_) if bug!("failed_look_up_is_none") => {
+                self.begin(source, slot, self.config.start_from.into(), None);
+            }
             Committed::None => self.begin(source, slot, self.config.start_from.into(), None),
             Committed::Failed(error) => self.look_up_failed(slot, error, failures + 1, now),
             other => {
@@ -146,7 +150,9 @@ impl Coordinator {
         let epoch = queue.reading.as_mut().map(|reading| {
             reading.tenure.move_to(phase);
             let used = reading.used;
-            self.budget.release(&mut reading.used, used.messages, used.bytes);
+            if !bug!("revoke_keeps_budget") {
+                self.budget.release(&mut reading.used, used.messages, used.bytes);
+            }
             reading.stash.clear();
             reading.tenure.epoch
         });
@@ -458,6 +464,9 @@ impl Coordinator {
             closing.until = closing.until.max(now) + self.config.revoke_timeout / 4;
             let busy = std::mem::take(&mut closing.busy);
             self.fence(slot, &busy);
+            if bug!("commit_after_release") {
+                source.release(self.queues[slot].id);
+            }
         }
         self.commit(source, slot, now);
         let queue = &mut self.queues[slot];
@@ -469,6 +478,7 @@ impl Coordinator {
         }
         // A call or a commit under way could still reach into the next owner's time.
         let free = !closing.timed_out && !queue.committer.is_under_way();
+        let free = free || bug!("release_lock_under_call");
         let (id, locked) = (queue.id, queue.lock.is_some());
         let unfinished = queue.reading.as_ref().map_or(0, Reading::unfinished);
         self.gone(slot);

@@ -14,6 +14,7 @@ use super::chunk::Chunk;
 use super::pool::Task;
 use super::shard::{Effects, LetterId, Shard};
 use super::shared::{Shared, Signals};
+use crate::bug::bug;
 use crate::outcome::Handled;
 use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use crate::ticket::TicketId;
@@ -145,7 +146,9 @@ impl ShardCell {
         let mut out = Effects::default();
         change(&mut self.shard.lock(), &mut out);
         shared.carry_out(self, &mut out);
-        self.nudge();
+        if !bug!("lose_wake_up") {
+            self.nudge();
+        }
         shared.signals.settled();
     }
 

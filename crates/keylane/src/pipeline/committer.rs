@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use keylane_source::{Commit, CommitTag, QueueId, SourceError, Watermark};
 
 use super::retry::Random;
+use crate::bug::bug;
 use crate::config::FailurePolicy;
 
 /// After this long without an answer a commit counts as failed.
@@ -59,7 +60,7 @@ impl Committer {
 
     /// A new epoch begins, of which this is acknowledged.
     pub(crate) fn begin_epoch(&mut self, acknowledged: Option<Watermark>) {
-        let under_way = self.under_way.take();
+        let under_way = self.under_way.take().filter(|_| !bug!("forget_old_commit"));
         let is_of_the_past = under_way.is_some();
         *self = Self { under_way, is_of_the_past, ..Self::new(self.queue, acknowledged) };
     }
@@ -72,7 +73,8 @@ impl Committer {
         now: Instant,
     ) -> Option<Commit> {
         let waits = self.again_at.is_some_and(|at| now < at);
-        if self.under_way.is_some() || waits || !self.lags(watermark) {
+        let busy = self.under_way.is_some() && !bug!("second_commit");
+        if busy || waits || !self.lags(watermark) {
             return None;
         }
         let commit = Commit { queue: self.queue, watermark, metadata: String::new(), tag };
@@ -109,6 +111,9 @@ impl Committer {
                 if failed_before { Answer::Recovered } else { Answer::Stored }
             }
             Err(error) => {
+                if bug!("failed_commit_counts") {
+                    self.acknowledged = self.acknowledged.max(Some(commit.watermark));
+                }
                 self.failures = self.failures.saturating_add(1);
                 self.last_error = Some(error);
                 self.again_at = Some(now + policy.delay(self.failures, random));

@@ -13,6 +13,7 @@ use super::queue::Stage;
 use super::router::Router;
 use super::tenure::Tenure;
 use super::tracker::Tracker;
+use crate::bug::bug;
 
 impl Coordinator {
     /// Takes what a fetch brought. Nothing is refused: what there is no budget for waits in the
@@ -24,7 +25,7 @@ impl Coordinator {
             return; // It is not registered, so it is not lost: it comes again.
         }
         let Some(reading) = &mut queue.reading else { return };
-        if reading.begun_in == self.looks {
+        if reading.begun_in == self.looks && !bug!("take_fetch_from_before_seek") {
             return; // Reported before the seek: it is not what follows from there.
         }
         queue.end = fetch.end;
@@ -76,7 +77,7 @@ impl Coordinator {
             now,
         };
         self.mode.admit(slot, &mut admission);
-        if reading.stash.is_empty() {
+        if reading.stash.is_empty() || bug!("position_before_stash") {
             tracker.skip_to(reading.stash_position);
         }
         let total = self.budget.total();

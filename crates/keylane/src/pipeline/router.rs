@@ -21,6 +21,7 @@ use super::chunk::{Chunk, Entry, Tag};
 use super::mode::Target;
 use super::tenure::Tenure;
 use super::tracker::Page;
+use crate::bug::bug;
 
 /// See the module's description.
 pub(crate) struct Router {
@@ -106,7 +107,11 @@ impl Router {
             if way.overflow.is_empty() {
                 self.overflowing += 1;
             }
-            way.overflow.push_back(chunk);
+            if bug!("pass_overflow") {
+                way.overflow.push_front(chunk);
+            } else {
+                way.overflow.push_back(chunk);
+            }
             self.overflowing -= usize::from(way.send_overflow(self.chunk_max));
         }
         // A little more than the last time: what is too short grows, and is copied.
@@ -144,7 +149,7 @@ impl Router {
             let had = !way.overflow.is_empty();
             way.overflow.retain_mut(|chunk| {
                 chunk.drop_ended(&ended);
-                chunk.len() > 0
+                chunk.len() > 0 && !bug!("drop_overflow_on_revoke")
             });
             self.overflowing -= usize::from(had && way.overflow.is_empty());
         }
@@ -158,6 +163,9 @@ impl Way {
         loop {
             while let Some(chunk) = self.overflow.front_mut() {
                 let room = self.door.room().min(chunk_max);
+                while bug!("block_on_full_channel") && self.door.room() == 0 {
+                    std::thread::yield_now();
+                }
                 if room == 0 {
                     break;
                 }

@@ -51,6 +51,7 @@ pub(crate) use stats::ShardStats;
 use self::lane::{Held, Lanes, Letter};
 use super::chunk::{Chunk, LaneId};
 use super::retry::Random;
+use crate::bug::bug;
 use crate::config::{Config, FailurePolicy};
 use crate::listener::Factory;
 use crate::outcome::Handled;
@@ -275,6 +276,9 @@ impl Shard {
         let dead = DeadLetter::new(held.message.clone(), held.attempts(), letter.reason.clone());
         out.letters.push((id, dead));
         self.lanes.entry(&lane).state = lane::LaneState::Outside;
+        if bug!("release_lane_early") {
+            self.release(&lane);
+        }
         self.letters.insert(id, (Outside { lane, held, since: now }, letter));
     }
 

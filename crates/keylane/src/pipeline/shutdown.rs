@@ -18,6 +18,7 @@ use super::coordinator::{Coordinator, Step};
 use super::queue::Reading;
 use super::shared::{GateState, StopAsked};
 use super::tenure::Phase;
+use crate::bug::bug;
 use crate::error::Error;
 use crate::observer::Event;
 use crate::report::{Abandoned, QueueReport, StopReport};
@@ -57,7 +58,8 @@ impl Coordinator {
             }
             None => self.begin_stopping(source, asked, now),
         }
-        let ended = self.shards.iter().all(|cell| cell.has_exited());
+        let ended =
+            self.shards.iter().all(|cell| cell.has_exited() || bug!("commit_before_shards"));
         let idle = ended && !self.shards.iter().any(|cell| cell.shard.lock().has_outside());
         let stopping = self.stopping.as_mut()?;
         if !stopping.settling && (idle || now >= stopping.drain_until()) {

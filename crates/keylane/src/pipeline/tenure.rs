@@ -21,6 +21,7 @@ use std::time::Instant;
 use keylane_source::QueueId;
 use parking_lot::Mutex;
 
+use crate::bug::bug;
 use crate::sync::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 /// See the module's description.
@@ -88,11 +89,11 @@ impl Tenure {
     /// Whether a call may begin now. To be asked under the shard's mutex. A lock found expired ends
     /// the tenure for good: what another shard may have skipped must not be passed by a renewal.
     pub(crate) fn admits(&self, now: Instant) -> bool {
-        if self.phase() != Phase::Open {
+        if self.phase() != Phase::Open && !bug!("skip_epoch_check") {
             return false;
         }
         match &self.lock {
-            Some(until) if *until.lock() <= now => {
+            Some(until) if *until.lock() <= now && !bug!("trust_expired_lock") => {
                 self.move_to(Phase::Expired);
                 false
             }

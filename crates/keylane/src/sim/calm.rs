@@ -43,7 +43,7 @@ impl Simulation {
 
     /// What the group has stored for a queue has to lie within it; and a queue that a process has
     /// given up on begins anew.
-    fn mend_queue(&mut self, world: &mut World, slot: usize) {
+    pub(super) fn mend_queue(&mut self, world: &mut World, slot: usize) {
         let now = world.now;
         let queue = &mut world.broker.queues[slot];
         let begin = queue.begin;

@@ -59,7 +59,7 @@ faults! {
     fetch_empty: 0.3,
     fetch_huge: 0.3,
     fetch_overlaps: 0.3,
-    fetch_in_spite_of_pause: 0.3,
+    fetch_in_spite_of_pause: 0.9,
     poll_fails: 0.1,
     poll_fails_for_good: 0.0005,
     queue_trouble: 0.02,

@@ -264,9 +264,6 @@ fn observe(world: &mut World, member: MemberId, event: &Event) {
         Event::Stopping { .. } => world.desk(member).is_stopping = true,
         Event::LockLost { queue } => world.lock_lost(member, *queue),
         Event::RevokeTimedOut { queue, .. } => world.timed_out(member, *queue),
-        Event::CommitFailed { queue, error, .. } if error.to_string().contains("no answer") => {
-            world.unanswered(member, *queue);
-        }
         Event::Skipped { queue, offset, attempts, reason, .. } if reason != SKIPPED => {
             let policy = &world.plan.options.failure;
             let allowed = policy.exhausted == Exhausted::Skip

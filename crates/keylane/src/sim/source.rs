@@ -418,10 +418,10 @@ impl Source for SimSource {
     fn pause(&mut self, queue: QueueId) {
         let world = &mut *self.world.lock();
         let in_spite = world.plan.faults.fetch_in_spite_of_pause;
-        world.trace.line(|| format!("{:?} pauses {queue}", self.member));
-        if let Some(reading) = self.readings.get_mut(&queue) {
-            reading.under_way = !reading.paused && world.fault(in_spite);
-            reading.paused = true;
+        let at = world.now + world.latency();
+        if let Some(reading) = self.readings.get_mut(&queue).filter(|reading| !reading.paused) {
+            (reading.paused, reading.under_way) = (true, world.fault(in_spite));
+            reading.fetch_at = reading.fetch_at.max(at);
         }
     }
 

@@ -82,7 +82,11 @@ impl Simulation {
             queue.stored = Some(sent.commit.watermark);
             queue.stores += 1;
         }
+        let is_outside = sent.commit.watermark.get() < queue.begin;
         world.stores(&sent.commit, sent.epoch, is_stored);
+        if is_stored && is_outside && world.calm {
+            self.mend_queue(world, world.broker.slot(sent.commit.queue));
+        }
         let Some((stored, at)) = sent.answer else { return };
         if let Some(process) = self.member(sent.member) {
             let (commit, stored) = (sent.commit.clone(), stored && accepted);

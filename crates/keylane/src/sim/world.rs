@@ -24,6 +24,9 @@ use crate::ticket::Ticket;
 /// How many lines of what happened are kept.
 const KEPT_LINES: usize = 20_000;
 
+/// After how long the engine takes a commit for failed.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+
 /// How many queues there are at most.
 pub(super) const MOST_QUEUES: usize = 8;
 
@@ -89,8 +92,7 @@ pub(super) struct Tenure {
 /// A commit that is not answered.
 struct Asked {
     commit: Commit,
-    /// The engine's epoch.
-    engine: Option<u64>,
+    at: Instant,
     /// In which epoch, where the watchers know of it.
     epoch: Option<Epoch>,
 }
@@ -339,20 +341,20 @@ impl World {
         let (queue, watermark) = (commit.queue, commit.watermark);
         self.trace.line(|| format!("{member:?} commits {queue} at {watermark}"));
         self.trace.add(watermark.get());
-        if self.desk(member).is_stopping {
-            // The last commit may be sent behind one that is not answered: of that it hears no more.
-            self.unanswered(member, queue);
+        if let Some(before) = self.desk(member).asked.remove(&queue) {
+            // Half a minute without an answer counts as one; and at the end of a stop the last
+            // commit may be sent behind one that is outdated.
+            let is_old = self.now.saturating_duration_since(before.at) >= ANSWER_TIMEOUT;
+            if !is_old && !self.desk(member).is_stopping {
+                self.wrong(format!("{queue}: a commit at {watermark} before the last is answered"));
+            }
+            self.stores(&before.commit, before.epoch, false);
         }
         let tenure = self.current(member, queue);
         let heard = tenure.filter(|tenure| !self.is_outsider(queue, *tenure));
         let epoch = heard.map(|tenure| tenure.epoch);
-        let desk = self.desk(member);
-        let engine = desk.current.get(&queue).copied();
-        let commit = commit.clone();
-        let before = desk.asked.insert(queue, Asked { commit, engine, epoch });
-        if before.is_some_and(|before| before.engine == engine) {
-            self.wrong(format!("{queue}: a commit at {watermark} before the last is answered"));
-        }
+        let asked = Asked { commit: commit.clone(), epoch, at: self.now };
+        self.desk(member).asked.insert(queue, asked);
         if let Some(epoch) = epoch {
             let step = CommitStep::Asked;
             self.watch.observe(&Event::Committed { queue, epoch, watermark, step });
@@ -374,13 +376,6 @@ impl World {
         if asked.get(&commit.queue).is_some_and(|asked| asked.commit.tag == commit.tag) {
             asked.remove(&commit.queue);
         }
-    }
-
-    /// The engine has given up waiting for the answer to its last commit of this queue: it may be
-    /// stored all the same.
-    pub(super) fn unanswered(&mut self, member: MemberId, queue: QueueId) {
-        let Some(asked) = self.desk(member).asked.remove(&queue) else { return };
-        self.stores(&asked.commit, asked.epoch, false);
     }
 
     /// The engine has ended the queue's epoch, since its lock is gone.

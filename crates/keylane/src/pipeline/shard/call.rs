@@ -7,6 +7,7 @@ use std::time::Duration;
 use keylane_source::{DeadLetterReason, Message};
 
 use super::lane::Held;
+use crate::bug::bug;
 use crate::outcome::{BatchOutcome, Handled, Outcome};
 use crate::pipeline::chunk::{Entry, LaneId, LaneName, Run, Tag};
 use crate::sync::{AtomicUsize, Ordering};
@@ -294,7 +295,7 @@ impl Verdicts {
             }
             BatchOutcome::Each(each) if each.len() == messages => {
                 for (index, handled) in each.into_iter().enumerate() {
-                    if self.admits(call, index) {
+                    if self.admits(call, index) || bug!("keep_results_behind_failure") {
                         self.decide(call, index, Verdict::of(handled));
                     }
                 }

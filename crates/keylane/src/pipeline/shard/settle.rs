@@ -9,6 +9,7 @@ use super::call::{Call, Verdict, Verdicts};
 use super::effects::{Effects, LetterId};
 use super::lane::{Held, LaneState, Letter};
 use super::{Outside, Shard};
+use crate::bug::bug;
 use crate::config::Exhausted;
 use crate::observer::Event;
 use crate::outcome::Handled;
@@ -70,13 +71,14 @@ impl Shard {
         let mut index = 0;
         for run in &call.runs {
             let mut finished = Finished::default();
-            let mut bytes = 0;
+            let (mut n, mut bytes) = (run.len as u64, 0);
             for _ in 0..run.len {
                 finished.add(&run.page, call.tags[index].bit);
                 bytes += call.messages[index].size() as u64;
+                n -= u64::from(bug!("retry_keeps_budget") && call.tags[index].tried > 0);
                 index += 1;
             }
-            self.finish_run(run, finished, run.len as u64, bytes, out);
+            self.finish_run(run, finished, n, bytes, out);
         }
         self.stats.succeeded += call.len() as u64;
     }
@@ -435,7 +437,7 @@ impl Shard {
     }
 
     /// The lane's head is finished: the others may follow.
-    fn release(&mut self, id: &LaneId) {
+    pub(super) fn release(&mut self, id: &LaneId) {
         if let Some(lane) = self.lanes.get_mut(id) {
             lane.state = LaneState::Running;
             self.lanes.settled(id);

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::bug::bug;
 use crate::sync::{AtomicU64, Ordering};
 
 /// Bits in a word.
@@ -33,7 +34,7 @@ impl Page {
         for word in &self.words {
             let ones = word.load(Ordering::Acquire).trailing_ones() as usize;
             leading += ones;
-            if ones < WORD {
+            if ones + usize::from(bug!("word_boundary")) < WORD {
                 break;
             }
         }
