@@ -284,7 +284,7 @@ fn a_stop_leaves_the_lock_of_a_queue_whose_call_still_runs() {
 
 #[test]
 fn a_queue_that_ended_with_an_error_keeps_no_lock() {
-    let rig = rig(200 * MS);
+    let rig = rig(SECOND);
     rig.script.store(q(0), watermark(500));
     rig.script.assign(q(0));
     rig.produce(q(0), "K");

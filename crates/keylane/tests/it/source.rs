@@ -70,6 +70,7 @@ fn a_fatal_error_stops_the_consumer_after_a_last_commit() {
     let consumer = rig.builder().commit_interval(3_600 * SECOND).start(rig.done()).unwrap();
     eventually("it is done", || consumer.metrics().succeeded == 1);
     rig.script.fail_polls(1, &SourceError::fatal("the topic is gone"));
+    rig.script.wait_for("the close", |state| state.is_closed());
     let error = consumer.wait().unwrap_err();
     assert!(error.is_source());
     let expected = "the source failed: the topic is gone; stopped in ";
@@ -93,7 +94,10 @@ fn a_fatal_error_that_lasts_ends_without_waiting_for_answers_that_cannot_come() 
     let consumer = builder.start(rig.done()).unwrap();
     eventually("it is done", || consumer.metrics().succeeded == 1);
     rig.script.fail_polls(10_000_000, &SourceError::fatal("thrown out of the group"));
-    let (ended, took) = timed(|| consumer.wait());
+    let (ended, took) = timed(|| {
+        rig.script.wait_for("the close", |state| state.is_closed());
+        consumer.wait()
+    });
     assert!(took < 10 * SECOND, "{took:?}: until the stop's deadline");
     let error = ended.unwrap_err();
     assert!(error.is_source());

@@ -58,6 +58,7 @@ fn scenario_16_a_stop_waits_for_the_batches_and_commits_what_they_did() {
     let (report, calls, events) = stopping.join().unwrap();
 
     assert_eq!((report.unfinished, report.abandoned.len()), (0, 0));
+    assert!(report.took < 5 * SECOND, "{:?}: it waited for its deadline", report.took);
     assert_eq!(report.queues[0].committed.map(|mark| mark.get()), Some(128));
     assert_eq!(rig.script.commits(q(0)), [128], "one commit, after the workers have ended");
     let pause = place(&rig, |call| matches!(call, Call::Pause(_)));
