@@ -313,7 +313,11 @@ impl Coordinator {
         let Some(slot) = self.slot(id) else { return };
         let queue = &mut self.queues[slot];
         let locking = matches!(queue.stage, Stage::Locking { .. });
-        let asked_at = queue.asks.answered();
+        if matches!(reply, LockReply::Lost) {
+            queue.asks.void(now);
+            return self.lock_lost(source, slot, now);
+        }
+        let Some(asked_at) = queue.asks.answered(now) else { return };
         if locking {
             // As long as it is not held, being asked for is all that there is to it.
             queue.lock = None;
@@ -330,29 +334,23 @@ impl Coordinator {
                 }
                 self.shared.report_later(Event::LockRefused { queue: id, error: Some(error) });
             }
-            LockReply::Refused | LockReply::Lost => self.lock_lost(source, slot, now),
+            LockReply::Refused => self.lock_lost(source, slot, now),
             other => log::warn!(target: "keylane", "{id}: unknown lock reply {other:?}"),
         }
     }
 
     /// The lock is held, as of when it was asked for.
-    fn lock_held(
-        &mut self,
-        source: &mut dyn Source,
-        slot: usize,
-        asked_at: Option<Instant>,
-        now: Instant,
-    ) {
+    fn lock_held(&mut self, source: &mut dyn Source, slot: usize, asked_at: Instant, now: Instant) {
         let Some(lease) = source.locks().map(|locks| locks.lease()) else { return };
         let queue = &mut self.queues[slot];
         let locking = matches!(queue.stage, Stage::Locking { .. });
-        let Some(asked_at) = asked_at.filter(|&at| at + lease > now) else {
+        if asked_at + lease <= now {
             // Granted so long ago that it is over.
             if locking && !queue.asks.are_open() {
                 self.set_stage(slot, Stage::Locking { again_at: Some(now) });
             }
             return;
-        };
+        }
         if locking {
             let id = queue.id;
             queue.lock = Some(Lock::granted(lease, asked_at));

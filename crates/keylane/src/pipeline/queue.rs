@@ -87,25 +87,44 @@ impl Lock {
     }
 }
 
-/// Requests for a queue's lock that are not answered. An answer does not say which request it is of,
-/// so a grant is dated from the oldest that it may be of.
+/// Requests for a queue's lock that are not answered. An answer does not say which request it is of:
+/// a grant is dated from the oldest that it may be of; and what was asked for before the lock was
+/// lost, or longer ago than a lease, grants nothing, though its answer may still come.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Asks {
     open: u32,
     oldest: Option<Instant>,
+    lease: Duration,
+    /// How many answers are to be passed over, and how long they are awaited.
+    void: u32,
+    void_until: Option<Instant>,
 }
 
 impl Asks {
     pub(crate) fn ask(&mut self, lease: Duration, now: Instant) {
+        self.lease = lease;
         if self.oldest.is_some_and(|oldest| now >= oldest + lease) {
-            *self = Self::default(); // An answer that is still to come would be worth nothing.
+            self.void(now);
         }
         self.open += 1;
         self.oldest.get_or_insert(now);
     }
 
-    /// When was asked what is answered now, at the earliest; `None`: nothing was.
-    pub(crate) fn answered(&mut self) -> Option<Instant> {
+    /// Nothing that was asked for so far grants anything: the lock is lost. (Where that was an
+    /// answer itself, one more is passed over than need be, and the lock is asked for again.)
+    pub(crate) fn void(&mut self, now: Instant) {
+        self.void += self.open;
+        self.void_until = Some(now + self.lease);
+        (self.open, self.oldest) = (0, None);
+    }
+
+    /// When was asked what is answered now, at the earliest; `None`: nothing that still counts.
+    pub(crate) fn answered(&mut self, now: Instant) -> Option<Instant> {
+        if self.void > 0 && self.void_until.is_some_and(|until| now < until) {
+            self.void -= 1;
+            return None;
+        }
+        self.void = 0;
         let oldest = self.oldest?;
         self.open -= 1;
         if self.open == 0 {
@@ -207,37 +226,57 @@ impl Reading {
 mod tests {
     use super::*;
 
+    const LEASE: Duration = Duration::from_secs(30);
+
     #[test]
     fn a_grant_counts_from_the_oldest_request_that_it_may_answer() {
-        let (lease, start) = (Duration::from_secs(30), crate::time::Clock.now());
+        let start = crate::time::Clock.now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut asks = Asks::default();
-        asks.ask(lease, at(0));
-        assert_eq!(asks.answered(), Some(at(0)));
-        assert_eq!(asks.answered(), None, "nothing is asked");
+        asks.ask(LEASE, at(0));
+        assert_eq!(asks.answered(at(1)), Some(at(0)));
+        assert_eq!(asks.answered(at(1)), None, "nothing is asked");
 
-        asks.ask(lease, at(20));
-        asks.ask(lease, at(25));
+        asks.ask(LEASE, at(20));
+        asks.ask(LEASE, at(25));
         // Perhaps the broker has seen only the first of the two.
-        assert_eq!(asks.answered(), Some(at(20)));
-        asks.ask(lease, at(30));
+        assert_eq!(asks.answered(at(26)), Some(at(20)));
+        asks.ask(LEASE, at(30));
         // Perhaps this is still the first one's.
-        assert_eq!((asks.answered(), asks.answered()), (Some(at(20)), Some(at(20))));
+        assert_eq!(asks.answered(at(31)), Some(at(20)));
+        assert_eq!(asks.answered(at(31)), Some(at(20)));
         assert!(!asks.are_open());
-        asks.ask(lease, at(40));
-        assert_eq!(asks.answered(), Some(at(40)));
+        asks.ask(LEASE, at(40));
+        assert_eq!(asks.answered(at(41)), Some(at(40)));
     }
 
     #[test]
-    fn an_answer_that_never_comes_is_forgotten_after_a_lease() {
-        let (lease, start) = (Duration::from_secs(30), crate::time::Clock.now());
+    fn what_was_asked_before_a_loss_grants_nothing() {
+        let start = crate::time::Clock.now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut asks = Asks::default();
-        asks.ask(lease, at(0));
-        asks.ask(lease, at(30));
-        assert_eq!(asks.answered(), Some(at(30)));
-        assert!(!asks.are_open());
-        let lock = Lock::granted(lease, at(30));
-        assert_eq!((lock.until, lock.renew_at), (Some(at(60)), at(50)));
+        asks.ask(LEASE, at(0));
+        asks.void(at(1));
+        asks.ask(LEASE, at(1));
+        assert_eq!(asks.answered(at(2)), None);
+        assert_eq!(asks.answered(at(2)), Some(at(1)));
+    }
+
+    #[test]
+    fn what_was_asked_longer_ago_than_a_lease_grants_nothing() {
+        let start = crate::time::Clock.now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut asks = Asks::default();
+        asks.ask(LEASE, at(0));
+        asks.ask(LEASE, at(30));
+        assert_eq!(asks.answered(at(31)), None, "it may be the first one's");
+        assert_eq!(asks.answered(at(31)), Some(at(30)));
+
+        asks.ask(LEASE, at(40));
+        asks.ask(LEASE, at(70));
+        // An answer that has not come by now never will.
+        assert_eq!(asks.answered(at(100)), Some(at(70)));
+        let lock = Lock::granted(LEASE, at(70));
+        assert_eq!((lock.until, lock.renew_at), (Some(at(100)), at(90)));
     }
 }
