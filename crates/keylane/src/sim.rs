@@ -53,10 +53,10 @@ use self::worker::{Ready, SimWorker};
 use self::world::{SharedWorld, World};
 use crate::pipeline::panic_text;
 
-/// How long the engine may take to come to an end once there are no faults.
-const CALM_MAX: Duration = Duration::from_secs(3_000);
-/// A run that takes more steps than this does not come to an end.
-const STEPS_MAX: u64 = 500_000;
+/// How long nothing may happen once there are no faults, in the simulation's time and in steps.
+const STANDSTILL: (Duration, u64) = (Duration::from_secs(600), 200_000);
+/// How many steps there are faults.
+const CHAOS_STEPS_MAX: u64 = 100_000;
 
 /// How a run went.
 #[derive(Debug, Clone)]
@@ -150,11 +150,32 @@ struct Simulation {
 enum Phase {
     /// Faults, until this time.
     Chaos(Instant),
-    /// None any more: everything is to be handled until then.
-    Calm(Instant),
+    /// None any more: everything is to be handled.
+    Calm(Progress),
     /// Everything was handled: all processes are to stop.
     Stopping,
     Over,
+}
+
+/// How far a run has come, and when.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Progress {
+    /// Messages delivered and commits stored.
+    handled: u64,
+    at: Instant,
+    step: u64,
+}
+
+impl Progress {
+    fn of(world: &World) -> Self {
+        let stored: u64 = world.broker.queues.iter().map(|queue| queue.stores).sum();
+        Self { handled: world.delivered + stored, at: world.now, step: world.trace.steps() }
+    }
+
+    fn stands_still_since(&self, before: &Self) -> bool {
+        let (time, steps) = STANDSTILL;
+        self.at > before.at + time || self.step > before.step + steps
+    }
 }
 
 /// Whose turn it may be.
@@ -326,19 +347,22 @@ impl Simulation {
         let now = self.world.lock().now;
         match self.phase {
             Phase::Chaos(until) => {
-                let long = self.world.lock().trace.steps() > STEPS_MAX / 5;
+                let long = self.world.lock().trace.steps() > CHAOS_STEPS_MAX;
                 if now >= until || long {
                     self.calm_down(now);
                 }
             }
-            Phase::Calm(until) => {
+            Phase::Calm(before) => {
                 if self.is_drained() {
                     if !self.top_up() {
                         self.stop_all();
                     }
                     return;
                 }
-                if now > until || self.world.lock().trace.steps() > STEPS_MAX {
+                let progress = Progress::of(&self.world.lock());
+                if progress.handled != before.handled {
+                    self.phase = Phase::Calm(progress);
+                } else if progress.stands_still_since(&before) {
                     let holding = self.holding();
                     self.world.lock().wrong(format!("not everything is handled: {holding}"));
                 }

@@ -7,18 +7,18 @@ use super::plan::SECOND;
 use super::process::Process;
 use super::worker::SimWorker;
 use super::world::World;
-use super::{CALM_MAX, Phase, Simulation};
+use super::{Phase, Progress, Simulation};
 use crate::config::OutOfRange;
 
 impl Simulation {
     /// The faults end: what hangs returns, whoever is away comes back.
     pub(super) fn calm_down(&mut self, now: Instant) {
-        self.phase = Phase::Calm(now + CALM_MAX);
         let shared = std::sync::Arc::clone(&self.world);
         let mut guard = shared.lock();
         let world = &mut *guard;
         world.trace.line(|| "the faults end".to_owned());
         world.calm = true;
+        self.phase = Phase::Calm(Progress::of(world));
         let soon = now + SECOND;
         for ticket in &mut world.tickets {
             ticket.due = Some(ticket.due.map_or(soon, |due| due.min(soon)));
@@ -73,7 +73,7 @@ impl Simulation {
         let all_wait = |process: &Process| {
             let left = process.shared.has_notes() || process.has_letters();
             let waiting = process.workers.iter().all(SimWorker::is_waiting);
-            process.waits_for_source() && waiting && !left
+            process.waits_for_source() && process.source.has_heard_all() && waiting && !left
         };
         nothing_comes
             && self.processes.iter().all(all_wait)

@@ -74,7 +74,7 @@ impl Plan {
         let latency = random.time(MS / 10, 50 * MS);
         let locks = random.chance(0.35).then(|| {
             // A lease that is over when its grant arrives is none.
-            let lease = random.time(6 * latency + 10 * MS, 30 * SECOND);
+            let lease = random.time(6 * latency + 100 * MS, 30 * SECOND);
             Locks { lease, expiry: lease + random.time(MS, lease) }
         });
         let key_count = random.pick(&[1, 2, 5, 30, 300]);

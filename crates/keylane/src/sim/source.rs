@@ -106,6 +106,11 @@ impl SimSource {
         self.readings.get(&queue).is_some_and(|reading| reading.next == Some(end))
     }
 
+    /// Whether the member has been told everything.
+    pub(super) fn has_heard_all(&self) -> bool {
+        self.inbox.is_empty()
+    }
+
     pub(super) fn is_woken(&self) -> bool {
         self.woken.load(Ordering::SeqCst)
     }
@@ -172,11 +177,7 @@ impl SimSource {
             }
             News::Lock { reply, .. } => {
                 let member = self.member;
-                if !matches!(reply, LockReply::Held) {
-                    world
-                        .trace
-                        .line(|| format!("{member:?} hears of the lock of {queue}: {reply:?}"));
-                }
+                world.trace.line(|| format!("{member:?} hears of the lock of {queue}: {reply:?}"));
                 Some(SourceEvent::Lock { queue, reply })
             }
             News::Trouble { is_fatal: false, .. } => {
@@ -350,9 +351,17 @@ impl Source for SimSource {
         if world.fault(world.plan.faults.poll_fails_for_good) {
             return Err(SourceError::fatal("the group is gone"));
         }
-        while let Some(due) = self.inbox.iter().position(|letter| letter.at <= now) {
-            let letter = self.inbox.remove(due);
-            events.extend(self.open(world, letter.what));
+        // A queue that leaves comes again in a later poll, if it does.
+        let mut lost = Vec::new();
+        let due = |letter: &Letter, lost: &[QueueId]| {
+            letter.at <= now && !lost.contains(&letter.what.queue())
+        };
+        while let Some(index) = self.inbox.iter().position(|letter| due(letter, &lost)) {
+            let news = self.inbox.remove(index).what;
+            if matches!(news, News::Lost { .. }) {
+                lost.push(news.queue());
+            }
+            events.extend(self.open(world, news));
         }
         let queues: Vec<_> = self.readings.keys().copied().collect();
         for queue in queues {
@@ -535,6 +544,8 @@ impl QueueLocks for SimSource {
                 true => LockReply::Held,
                 false => LockReply::Refused,
             };
+            let member = self.member;
+            world.trace.line(|| format!("{member:?} asks for the lock of {queue}: {reply:?}"));
             self.tell(at, News::Lock { queue, reply });
         }
     }

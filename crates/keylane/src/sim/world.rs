@@ -157,6 +157,7 @@ impl World {
     /// Time passes.
     pub(super) fn advance(&mut self, to: Instant) {
         self.now = self.now.max(to);
+        self.trace.now = self.now - self.start;
         crate::time::Clock.set_virtual(Some(self.now));
     }
 
@@ -424,12 +425,19 @@ impl World {
 pub(super) struct Trace {
     digest: u64,
     steps: u64,
+    /// Since the beginning.
+    now: Duration,
     lines: Option<VecDeque<String>>,
 }
 
 impl Trace {
     pub(super) fn new(in_words: bool) -> Self {
-        Self { digest: 0xCBF2_9CE4_8422_2325, steps: 0, lines: in_words.then(VecDeque::new) }
+        Self {
+            digest: 0xCBF2_9CE4_8422_2325,
+            steps: 0,
+            now: Duration::ZERO,
+            lines: in_words.then(VecDeque::new),
+        }
     }
 
     pub(super) fn add(&mut self, number: u64) {
@@ -453,7 +461,8 @@ impl Trace {
         if lines.len() == KEPT_LINES {
             lines.pop_front();
         }
-        lines.push_back(format!("{:>7} {}", self.steps, line()));
+        let time = self.now.as_secs_f64();
+        lines.push_back(format!("{:>7} {time:>12.6} {}", self.steps, line()));
     }
 
     pub(super) fn into_lines(self) -> Vec<String> {
