@@ -161,7 +161,6 @@ fn watchdog(bug: Option<String>) -> Arc<AtomicU64> {
             }
         }
     };
-    #[expect(clippy::disallowed_methods, reason = "the one thread beside the simulator's")]
     std::thread::spawn(watch);
     running
 }
@@ -172,7 +171,6 @@ fn drawn() -> u64 {
     since.map_or(1, |time| u64::from(time.subsec_nanos()) ^ time.as_secs() << 20)
 }
 
-#[expect(clippy::disallowed_methods, reason = "how long a run takes for whoever waits for it")]
 fn now() -> Instant {
     Instant::now()
 }
