@@ -197,6 +197,9 @@ impl Process {
     }
 
     fn step_coordinator(&mut self, now: Instant) {
+        if self.shared.stop_asked().is_some() {
+            self.world.lock().desk(self.member).is_stopping = true;
+        }
         let polled = std::mem::replace(&mut self.polled, Ok(()));
         let step = self.coordinator.step(&mut self.source, &mut self.events, polled, now);
         self.shared.report_noted();
@@ -261,7 +264,6 @@ fn observe(world: &mut World, member: MemberId, event: &Event) {
         Event::Started { queue, epoch, .. } => {
             world.started(member, *queue, *epoch);
         }
-        Event::Stopping { .. } => world.desk(member).is_stopping = true,
         Event::LockLost { queue } => world.lock_lost(member, *queue),
         Event::RevokeTimedOut { queue, .. } => world.timed_out(member, *queue),
         Event::Skipped { queue, offset, attempts, reason, .. } if reason != SKIPPED => {

@@ -78,6 +78,11 @@ impl News {
         }
     }
 
+    /// Whether it says what the group has committed.
+    fn is_look_up(&self) -> bool {
+        matches!(self, Self::Assigned { .. } | Self::LookedUp { .. })
+    }
+
     /// Whether it belongs to a membership, and may not be told after its end.
     fn ends_with(&self, generation: u64) -> bool {
         match self {
@@ -351,15 +356,21 @@ impl Source for SimSource {
         if world.fault(world.plan.faults.poll_fails_for_good) {
             return Err(SourceError::fatal("the group is gone"));
         }
-        // A queue that leaves comes again in a later poll, if it does.
-        let mut lost = Vec::new();
-        let due = |letter: &Letter, lost: &[QueueId]| {
-            letter.at <= now && !lost.contains(&letter.what.queue())
+        // Nothing more of a queue that leaves, and one look-up of each: the engine seeks by name, so
+        // that what it does about the first could be taken for the second's.
+        let (mut lost, mut looked_up) = (Vec::new(), Vec::new());
+        let due = |letter: &Letter, lost: &[QueueId], looked_up: &[QueueId]| {
+            let queue = letter.what.queue();
+            let again = letter.what.is_look_up() && looked_up.contains(&queue);
+            letter.at <= now && !lost.contains(&queue) && !again
         };
-        while let Some(index) = self.inbox.iter().position(|letter| due(letter, &lost)) {
+        while let Some(index) = self.inbox.iter().position(|it| due(it, &lost, &looked_up)) {
             let news = self.inbox.remove(index).what;
             if matches!(news, News::Lost { .. }) {
                 lost.push(news.queue());
+            }
+            if news.is_look_up() {
+                looked_up.push(news.queue());
             }
             events.extend(self.open(world, news));
         }
@@ -427,7 +438,8 @@ impl Source for SimSource {
     fn pause(&mut self, queue: QueueId) {
         let world = &mut *self.world.lock();
         let in_spite = world.plan.faults.fetch_in_spite_of_pause;
-        let at = world.now + world.latency();
+        // It may come while the queue is given back, or begun anew.
+        let at = world.now + world.latency() * 8;
         if let Some(reading) = self.readings.get_mut(&queue).filter(|reading| !reading.paused) {
             (reading.paused, reading.under_way) = (true, world.fault(in_spite));
             reading.fetch_at = reading.fetch_at.max(at);

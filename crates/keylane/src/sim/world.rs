@@ -58,7 +58,7 @@ pub(super) struct World {
 pub(super) struct Desk {
     /// It was killed: what still comes from it is not heard.
     pub(super) is_dead: bool,
-    /// It has said that it stops.
+    /// It was asked to stop.
     pub(super) is_stopping: bool,
     /// The engine's epochs, and what they are in the whole group.
     epochs: HashMap<u64, Tenure>,
@@ -373,6 +373,9 @@ impl World {
 
     /// The engine hears what became of a commit.
     pub(super) fn answers(&mut self, member: MemberId, commit: &Commit) {
+        self.trace.line(|| {
+            format!("{member:?} hears of its commit of {} at {}", commit.queue, commit.watermark)
+        });
         let asked = &mut self.desk(member).asked;
         if asked.get(&commit.queue).is_some_and(|asked| asked.commit.tag == commit.tag) {
             asked.remove(&commit.queue);
