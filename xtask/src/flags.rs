@@ -9,6 +9,7 @@ pub(crate) use load::{Break, LoadFlags, Mode, SourceKind};
 pub(crate) use value::work_duration;
 
 use crate::outcome::EXIT_STATUS;
+use crate::peers::{MemberFlags, PeersFlags};
 
 /// Keylane's tasks: the load generator, brokers for tests, and every check of the project
 #[derive(Debug, Parser)]
@@ -23,6 +24,9 @@ pub(crate) enum Task {
     Load(Box<LoadFlags>),
     Compare(CompareFlags),
     Brokers(BrokersFlags),
+    Peers(PeersFlags),
+    #[command(hide = true)]
+    Peer(MemberFlags),
     /// Checks what the compiler does not: module documents, lengths, banned words, who reads the
     /// clock and who makes threads
     #[command(after_help = EXIT_STATUS)]

@@ -7,6 +7,7 @@ mod compare;
 mod flags;
 mod load;
 mod outcome;
+mod peers;
 mod tidy;
 
 use std::process::ExitCode;
@@ -21,6 +22,8 @@ fn main() -> ExitCode {
         Task::Load(flags) => load::run(&flags),
         Task::Compare(flags) => compare::run(&flags),
         Task::Brokers(flags) => brokers::run(&flags),
+        Task::Peers(flags) => peers::run(&flags),
+        Task::Peer(flags) => peers::run_member(&flags),
         Task::Tidy => tidy::run(),
         Task::Ci(flags) => ci::run(&flags),
     };
