@@ -1,7 +1,8 @@
 //! The source, the sink and the producer against librdkafka's mock cluster, in this process.
 //!
 //! What the mock cannot do (transactions that abort, compaction, partitions that are added) is in
-//! `real_broker.rs`, which needs a broker and says so where there is none.
+//! `real_broker.rs`, and with the engine on top in `engine.rs`: both need a broker and say so where
+//! there is none. `cargo xtask integration kafka` starts one and runs everything.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 #![expect(clippy::print_stdout, reason = "a test that is skipped says so")]
@@ -11,6 +12,7 @@ mod cluster;
 mod commit;
 mod conformance;
 mod dead_letters;
+mod engine;
 mod fetch;
 mod groups;
 mod member;

@@ -29,7 +29,7 @@ const RANGE: (&str, &str) = ("partition.assignment.strategy", "range");
 pub(crate) struct Broker {
     pub(crate) servers: String,
     pub(crate) topic: String,
-    admin: AdminClient<DefaultClientContext>,
+    pub(crate) admin: AdminClient<DefaultClientContext>,
 }
 
 impl Broker {
@@ -91,7 +91,7 @@ impl Broker {
         producer.abort_transaction(LONG).unwrap();
     }
 
-    fn transactional(&self) -> BaseProducer {
+    pub(crate) fn transactional(&self) -> BaseProducer {
         let producer: BaseProducer = ClientConfig::new()
             .set("bootstrap.servers", &self.servers)
             .set("transactional.id", &self.topic)
@@ -113,7 +113,7 @@ impl Broker {
 }
 
 /// Waits for a future of the admin client's, whose own thread completes it.
-fn block_on<F: Future>(future: F) -> F::Output {
+pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     struct Unpark(Thread);
     impl Wake for Unpark {
         fn wake(self: Arc<Self>) {

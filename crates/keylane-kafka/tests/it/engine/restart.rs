@@ -1,0 +1,47 @@
+//! The broker dies under load. `KEYLANE_KAFKA_RESTART` is a command (for `sh -c`) that kills and
+//! restarts it; it disturbs every other test at the same broker, so this runs by itself.
+
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use super::{Filler, Stage, until_assigned};
+
+#[test]
+fn a_broker_that_is_killed_twice_under_load_loses_nothing() {
+    let Ok(restart) = std::env::var("KEYLANE_KAFKA_RESTART") else {
+        println!("skipped: needs KEYLANE_KAFKA_RESTART, a command that kills and restarts it");
+        return;
+    };
+    let Some(stage) = Stage::new("killed", 4, &[]) else { return };
+    let source = || stage.broker.source().set("session.timeout.ms", "10000");
+    let members: Vec<_> = (0..2)
+        .map(|nth| {
+            let recorder =
+                if nth == 0 { stage.recorder.clone() } else { stage.recorder.another_member() };
+            stage.consumer(source(), &recorder, Duration::from_millis(1))
+        })
+        .collect();
+    members.iter().for_each(|member| until_assigned(member, 2));
+    let mut filler = Filler::new(&stage, 4, 500);
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let filling = scope.spawn(|| {
+            filler.send_until(|| over.load(Ordering::Acquire));
+            filler.sent
+        });
+        for _ in 0..2 {
+            let before: u64 = members.iter().map(|member| member.metrics().succeeded).sum();
+            super::until("messages flow", || {
+                let now: u64 = members.iter().map(|member| member.metrics().succeeded).sum();
+                if now > before + 1_000 { Ok(()) } else { Err(format!("{before}, {now}")) }
+            });
+            let status = Command::new("sh").args(["-c", &restart]).status();
+            assert!(status.is_ok_and(|status| status.success()), "the restart failed");
+        }
+        over.store(true, Ordering::Release);
+        filling.join().unwrap();
+    });
+    stage.until_committed(4);
+    stage.verdict(members, filler.sent);
+}
