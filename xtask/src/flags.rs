@@ -8,8 +8,12 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 pub(crate) use load::{Break, LoadFlags, Mode, SourceKind};
 pub(crate) use value::work_duration;
 
+use crate::bugs::BugsFlags;
+use crate::crash::{CrashFlags, WorkerFlags};
+use crate::integration::IntegrationFlags;
 use crate::outcome::EXIT_STATUS;
 use crate::peers::{MemberFlags, PeersFlags};
+use crate::sim::SimFlags;
 
 /// Keylane's tasks: the load generator, brokers for tests, and every check of the project
 #[derive(Debug, Parser)]
@@ -24,6 +28,12 @@ pub(crate) enum Task {
     Load(Box<LoadFlags>),
     Compare(CompareFlags),
     Brokers(BrokersFlags),
+    Integration(IntegrationFlags),
+    Sim(SimFlags),
+    Bugs(BugsFlags),
+    Crash(CrashFlags),
+    #[command(hide = true)]
+    CrashWorker(WorkerFlags),
     Peers(PeersFlags),
     #[command(hide = true)]
     Peer(MemberFlags),
@@ -49,7 +59,7 @@ pub(crate) struct CompareFlags {
     /// Where the report goes [default: target/keylane/compare.html]
     #[arg(long, value_name = "FILE.html")]
     pub(crate) report: Option<std::path::PathBuf>,
-    /// Writes the pictures of the throughput into this folder, too
+    /// Writes the pictures of throughput and latency into this folder, too
     #[arg(long, value_name = "FOLDER")]
     pub(crate) svg: Option<std::path::PathBuf>,
     /// What keys, order and sizes are drawn from

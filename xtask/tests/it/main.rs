@@ -1,6 +1,7 @@
 //! The tasks as users run them: the built program, its exit status, and what it prints.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+mod crash;
 mod load;
 mod options;
 mod resume;

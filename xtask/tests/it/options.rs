@@ -91,3 +91,12 @@ fn bad_files_are_errors_that_name_file_and_row() {
     refused("broken.csv.gz", 3, "broken.csv.gz: header cannot be read");
     refused("missing.csv", 3, "read missing.csv");
 }
+
+#[test]
+fn crash_refuses_what_cannot_work() {
+    refused("crash --rounds 0", 2, "0 is not in 1..=100000");
+    refused("crash --rounds many", 2, "invalid digit");
+    let folder = TempDir::new().unwrap();
+    fs::write(folder.path().join("precious"), "data").unwrap();
+    refused(&format!("crash --dir {}", folder.path().display()), 2, "is not empty");
+}
