@@ -2,6 +2,7 @@
 //! folder. `down` keeps what they hold; for an empty one delete the folder.
 
 mod kafka;
+mod maven;
 mod rocketmq;
 
 use std::path::PathBuf;

@@ -11,6 +11,7 @@ pub(crate) use value::work_duration;
 use crate::bugs::BugsFlags;
 use crate::crash::{CrashFlags, WorkerFlags};
 use crate::integration::IntegrationFlags;
+use crate::integration::IntegrationFlags;
 use crate::outcome::EXIT_STATUS;
 use crate::peers::{MemberFlags, PeersFlags};
 use crate::sim::SimFlags;
@@ -28,6 +29,7 @@ pub(crate) enum Task {
     Load(Box<LoadFlags>),
     Compare(CompareFlags),
     Brokers(BrokersFlags),
+    Integration(IntegrationFlags),
     Integration(IntegrationFlags),
     Sim(SimFlags),
     Bugs(BugsFlags),

@@ -13,12 +13,14 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::maven;
+
 const POM: &str = include_str!("kafka/pom.xml");
 const PROPERTIES: &str = include_str!("kafka/server.properties");
 /// A cluster's id is 16 bytes in base64: "keylane-broker-0".
 const CLUSTER_ID: &str = "a2V5bGFuZS1icm9rZXItMA";
 const JAVA_MIN: u32 = 17;
-const START_TIMEOUT: Duration = Duration::from_secs(90);
+const START_TIMEOUT: Duration = Duration::from_secs(180);
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
@@ -119,10 +121,7 @@ impl Folder {
         let _ = fs::remove_dir_all(&lib);
         let wanted = self.0.join("wanted.xml");
         fs::write(&wanted, POM).map_err(|e| format!("write {}: {e}", wanted.display()))?;
-        let mut mvn = Command::new("mvn");
-        mvn.args(["-B", "-q", "-f"]).arg(&wanted).arg("dependency:copy-dependencies");
-        mvn.arg(format!("-DoutputDirectory={}", lib.display()));
-        run(&mut mvn, "Maven is needed once, to fetch Kafka's jars")?;
+        maven::copy_dependencies(&wanted, &lib, "Kafka's")?;
         fs::rename(&wanted, &pom).map_err(|e| format!("rename {}: {e}", wanted.display()))
     }
 

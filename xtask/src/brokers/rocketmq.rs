@@ -14,6 +14,8 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::maven;
+
 const POM: &str = include_str!("rocketmq/pom.xml");
 const NAMESRV_PROPERTIES: &str = include_str!("rocketmq/namesrv.properties");
 const BROKER_PROPERTIES: &str = include_str!("rocketmq/broker.properties");
@@ -21,7 +23,7 @@ const BROKER_PROPERTIES: &str = include_str!("rocketmq/broker.properties");
 const CLUSTER: &str = "DefaultCluster";
 /// The answer that comes with a route.
 const FOUND: i64 = 0;
-const START_TIMEOUT: Duration = Duration::from_secs(90);
+const START_TIMEOUT: Duration = Duration::from_secs(180);
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
@@ -147,10 +149,7 @@ impl Folder {
         let _ = fs::remove_dir_all(&lib);
         let wanted = self.0.join("wanted.xml");
         write(&wanted, POM)?;
-        let mut mvn = Command::new("mvn");
-        mvn.args(["-B", "-q", "-f"]).arg(&wanted).arg("dependency:copy-dependencies");
-        mvn.arg(format!("-DoutputDirectory={}", lib.display()));
-        run(&mut mvn, "Maven is needed once, to fetch RocketMQ's jars")?;
+        maven::copy_dependencies(&wanted, &lib, "RocketMQ's")?;
         fs::rename(&wanted, &pom).map_err(|e| format!("rename {}: {e}", wanted.display()))
     }
 

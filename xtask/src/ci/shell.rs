@@ -9,20 +9,20 @@ use crate::ci::root;
 use crate::outcome::{Ended, Failure, say};
 
 /// Cargo, the one that runs us, at the repository's root.
-pub(super) fn cargo(arguments: &[&str]) -> Command {
+pub(crate) fn cargo(arguments: &[&str]) -> Command {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     program(Path::new(&cargo), arguments)
 }
 
 /// Any program, at the repository's root, without standard input.
-pub(super) fn program(program: &Path, arguments: &[&str]) -> Command {
+pub(crate) fn program(program: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(program);
     command.args(arguments).current_dir(root()).stdin(Stdio::null());
     command
 }
 
 /// Runs it to its end; anything but success is a failed check.
-pub(super) fn must_pass(mut command: Command) -> Ended {
+pub(crate) fn must_pass(mut command: Command) -> Ended {
     let shown = shown(&command);
     say(&format!("$ {shown}"));
     let status = command.status().map_err(|error| Failure::other(&shown, error))?;
@@ -30,7 +30,7 @@ pub(super) fn must_pass(mut command: Command) -> Ended {
 }
 
 /// Runs it for at most so long, then ends it, which is a failed check too.
-pub(super) fn must_pass_within(mut command: Command, limit: Duration) -> Ended {
+pub(crate) fn must_pass_within(mut command: Command, limit: Duration) -> Ended {
     let shown = shown(&command);
     say(&format!("$ {shown}"));
     let mut child = command.spawn().map_err(|error| Failure::other(&shown, error))?;
@@ -50,7 +50,7 @@ pub(super) fn must_pass_within(mut command: Command, limit: Duration) -> Ended {
 }
 
 /// Runs it and gives what it printed on standard output.
-pub(super) fn output(mut command: Command) -> Ended<String> {
+pub(crate) fn output(mut command: Command) -> Ended<String> {
     let shown = shown(&command);
     say(&format!("$ {shown}"));
     command.stderr(Stdio::inherit());
