@@ -15,7 +15,7 @@ mod integration;
 mod load;
 mod loom;
 mod planted;
-mod shell;
+pub(crate) mod shell;
 mod sim;
 mod tests;
 
