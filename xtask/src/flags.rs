@@ -11,7 +11,6 @@ pub(crate) use value::work_duration;
 use crate::bugs::BugsFlags;
 use crate::crash::{CrashFlags, WorkerFlags};
 use crate::integration::IntegrationFlags;
-use crate::integration::IntegrationFlags;
 use crate::outcome::EXIT_STATUS;
 use crate::peers::{MemberFlags, PeersFlags};
 use crate::sim::SimFlags;
@@ -29,7 +28,6 @@ pub(crate) enum Task {
     Load(Box<LoadFlags>),
     Compare(CompareFlags),
     Brokers(BrokersFlags),
-    Integration(IntegrationFlags),
     Integration(IntegrationFlags),
     Sim(SimFlags),
     Bugs(BugsFlags),

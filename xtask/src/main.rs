@@ -8,7 +8,6 @@ mod compare;
 mod crash;
 mod flags;
 mod integration;
-mod integration;
 mod load;
 mod outcome;
 mod peers;
@@ -27,7 +26,6 @@ fn main() -> ExitCode {
         Task::Load(flags) => load::run(&flags),
         Task::Compare(flags) => compare::run(&flags),
         Task::Brokers(flags) => brokers::run(&flags),
-        Task::Integration(flags) => integration::run(&flags),
         Task::Integration(flags) => integration::run(&flags),
         Task::Sim(flags) => sim::run(&flags),
         Task::Bugs(flags) => bugs::run(&flags),
