@@ -4,12 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use keylane::{Event, FailurePolicy, Outcome};
 
-use crate::support::{Letters, MS, Rig, SECOND, by_number, eventually, q};
-
-/// A panic without the message on standard error.
-fn panics(payload: impl std::any::Any + Send) -> ! {
-    std::panic::resume_unwind(Box::new(payload))
-}
+use crate::support::{Letters, MS, Rig, SECOND, by_number, eventually, panics, q};
 
 /// Its drop panics: nobody should drop it where that hurts.
 struct Bomb;

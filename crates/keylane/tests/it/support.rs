@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use keylane::source::{Offset, Position, QueueId, Watermark};
 
+mod kept;
 mod latch;
 mod letters;
 mod log;
@@ -45,6 +46,11 @@ pub(crate) fn spawn<T: Send + 'static>(
     run: impl FnOnce() -> T + Send + 'static,
 ) -> JoinHandle<T> {
     std::thread::Builder::new().name(name.to_owned()).spawn(run).expect("a thread")
+}
+
+/// A panic without the message on standard error.
+pub(crate) fn panics(payload: impl std::any::Any + Send) -> ! {
+    std::panic::resume_unwind(Box::new(payload))
 }
 
 /// What `run` gave, and how long it took: for deadlines, whose upper bound is generous.

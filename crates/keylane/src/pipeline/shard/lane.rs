@@ -11,7 +11,7 @@ use keylane_source::{DeadLetterReason, Message};
 
 use crate::bug::bug;
 use crate::pipeline::chunk::{LaneId, LaneName, Run, Tag};
-use crate::pipeline::tenure::Tenure;
+use crate::pipeline::tenure::{Phase, Tenure};
 use crate::pipeline::tracker::Page;
 
 /// A message that is kept for longer than a call: detached, so that it does not keep its fetch's
@@ -248,7 +248,7 @@ impl Lanes {
         }
         if lane.head.is_some() || !lane.rest.is_empty() {
             self.make_ready(id);
-        } else if lane.kept.is_empty() {
+        } else if lane.kept.first().is_none_or(|held| held.tenure.phase() != Phase::Open) {
             self.lanes.remove(id);
         } else if let Some(lane) = self.lanes.get_mut(id) {
             lane.state = LaneState::Idle;
@@ -283,9 +283,16 @@ impl Lanes {
         }
     }
 
-    /// Drops the lanes that `ended` names. Their messages stay unfinished.
+    /// Drops the lanes that `ended` names: their messages stay unfinished. What a lane has kept
+    /// stays until its call has returned, which may commit it.
     pub(super) fn drop_where(&mut self, ended: impl Fn(&LaneId) -> bool) {
-        self.lanes.retain(|id, _| !ended(id));
+        self.lanes.retain(|id, lane| {
+            if !ended(id) {
+                return true;
+            }
+            (lane.head, lane.rest) = (None, VecDeque::new());
+            matches!(lane.state, LaneState::Running) && !lane.kept.is_empty()
+        });
         self.ready.retain(|id| !ended(id));
         self.timers.retain(|_, id| !ended(id));
         self.open.values_mut().for_each(|waiting| waiting.retain(|id| !ended(id)));

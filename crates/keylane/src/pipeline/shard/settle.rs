@@ -183,10 +183,12 @@ impl Shard {
         if let Verdict::Stop(reason) = verdict {
             return self.stop(id, held, reason, out);
         }
-        if held.tenure.phase() != Phase::Open {
-            return; // Its queue has ended: it stays unfinished, and comes again elsewhere.
-        }
+        let phase = held.tenure.phase();
         match verdict {
+            Verdict::Keep | Verdict::Commit if phase == Phase::Fenced => {
+                self.note_stale(&held.tenure, 1, out);
+            }
+            // A queue that is being taken away waits for its call, and what that commits counts.
             Verdict::Keep => {
                 self.lanes.entry(&id).kept.push(held);
                 self.mark_in_call(&id);
@@ -197,6 +199,8 @@ impl Shard {
                 kept.into_iter().chain([held]).for_each(|held| self.finish_one(&held, out));
                 self.mark_in_call(&id);
             }
+            // Its queue has ended: it stays unfinished, and comes again elsewhere.
+            _ if phase != Phase::Open => {}
             Verdict::Rollback(_) if self.draining => self.stop_lane(&id),
             Verdict::Rollback(delay) => {
                 let lane = self.lanes.entry(&id);

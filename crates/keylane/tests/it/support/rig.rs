@@ -8,13 +8,14 @@ use bytes::Bytes;
 use keylane::source::{Message, QueueId};
 use keylane::{
     Batch, BatchHandled, BatchOutcome, Consumer, ConsumerBuilder, Context, FailurePolicy, Handled,
-    IntoListener, Outcome, StopReport, Ticket, listen,
+    IntoListener, Mode, OrderlyContext, OrderlyStatus, Outcome, StopReport, Ticket, listen,
 };
 use keylane_testkit::guarantee::{self, Scope};
 use keylane_testkit::recorder::{Call, Recorded, Recorder};
 use keylane_testkit::script::{Script, ScriptedSource};
 use parking_lot::Mutex;
 
+use super::kept::Kept;
 use super::{Events, Log, MS, SECOND, offset, position};
 
 /// One message in one listener call.
@@ -32,6 +33,7 @@ pub(crate) struct Seen {
 /// See the module's description. Clones are the same rig.
 #[derive(Clone)]
 pub(crate) struct Rig {
+    mode: Mode,
     pub(crate) script: Script,
     pub(crate) recorder: Recorder,
     /// Calls as they begin; messages of a batch one by one.
@@ -41,6 +43,7 @@ pub(crate) struct Rig {
     pub(crate) events: Events,
     /// Calls that have returned, and whose ticket is open.
     open: Arc<Mutex<HashMap<(QueueId, u64), Call>>>,
+    kept: Kept,
 }
 
 impl Rig {
@@ -49,14 +52,29 @@ impl Rig {
     }
 
     pub(crate) fn with(script: Script, recorder: Recorder) -> Self {
+        Self::build(Mode::KeySharded, script, recorder)
+    }
+
+    fn build(mode: Mode, script: Script, recorder: Recorder) -> Self {
         let (calls, batches, events) = (Log::default(), Log::default(), Log::default());
-        Self { script, recorder, calls, batches, events, open: Arc::default() }
+        let (open, kept) = (Arc::default(), Kept::default());
+        Self { mode, script, recorder, calls, batches, events, open, kept }
     }
 
     /// A rig whose queues `0..queues` are assigned, each with offset 0 committed: so the first commit
     /// is that of something finished.
     pub(crate) fn with_queues(queues: u32) -> Self {
-        let rig = Self::new();
+        Self::in_mode(Mode::KeySharded, Script::new(), queues)
+    }
+
+    /// The same in another mode, whose order and exclusion are checked.
+    pub(crate) fn in_mode(mode: Mode, script: Script, queues: u32) -> Self {
+        let scope = match mode {
+            Mode::QueueLocked => Scope::Queue,
+            Mode::Concurrent => Scope::Free,
+            _ => Scope::key(),
+        };
+        let rig = Self::build(mode, script, Recorder::new(scope));
         for queue in (0..queues).map(super::q) {
             rig.script.store(queue, super::watermark(0));
             rig.script.assign(queue);
@@ -66,12 +84,12 @@ impl Rig {
 
     /// A second life on the same broker, as after `kill -9`: with fresh logs.
     pub(crate) fn crash(&self) -> Self {
-        Self::with(self.script.clone(), self.recorder.crash())
+        Self::build(self.mode, self.script.clone(), self.recorder.crash())
     }
 
     /// Another consumer on the same broker, after an orderly stop: with fresh logs.
     pub(crate) fn again(&self) -> Self {
-        Self::with(self.script.clone(), self.recorder.another_member())
+        Self::build(self.mode, self.script.clone(), self.recorder.another_member())
     }
 
     /// Appends a message with this key, and gives its offset.
@@ -102,6 +120,7 @@ impl Rig {
     /// Options that make a test quick: everything else is the default.
     pub(crate) fn builder(&self) -> ConsumerBuilder<Recorded<ScriptedSource>> {
         Consumer::builder(Recorded::new(self.script.source(), &self.recorder))
+            .mode(self.mode)
             .shards(4)
             .commit_interval(5 * MS)
             .failure(quick())
@@ -184,6 +203,56 @@ impl Rig {
         let handled = handle(batch);
         call.settle_each(&outcomes(&handled, batch.len()));
         handled
+    }
+
+    /// A listener in RocketMQ's shape that records what it is called with, and does `consume`. It
+    /// suspends for the shortest time there is, unless the call says otherwise.
+    pub(crate) fn orderly<F>(&self, consume: F) -> impl IntoListener + use<F>
+    where
+        F: Fn(&[Message], &mut OrderlyContext) -> OrderlyStatus + Send + Sync + 'static,
+    {
+        let rig = self.clone();
+        let listener = listen::orderly(move |messages, context| {
+            rig.record_orderly(messages, context, &consume)
+        });
+        listener.suspend_current_queue_time(10 * MS)
+    }
+
+    /// Records an orderly call, and what its status means for the messages of earlier ones.
+    fn record_orderly(
+        &self,
+        messages: &[Message],
+        context: &mut OrderlyContext,
+        consume: impl FnOnce(&[Message], &mut OrderlyContext) -> OrderlyStatus,
+    ) -> OrderlyStatus {
+        let call = self.recorder.begin_batch(messages, 0);
+        let attempt = context.attempt();
+        messages.iter().for_each(|message| self.calls.push(Seen { attempt, ..seen(message) }));
+        self.batches.push(messages.len());
+        // Dropped by a panic, or with a status that gives the messages back, the call has failed.
+        let status = consume(messages, context);
+        let lane = match self.mode {
+            Mode::KeySharded => (context.queue(), messages[0].key_bytes().cloned()),
+            _ => (context.queue(), None),
+        };
+        match (status, context.auto_commit()) {
+            (OrderlyStatus::Success, false) => {
+                call.settle(guarantee::Outcome::Held);
+                self.kept.keep(&self.recorder, lane, messages);
+            }
+            (OrderlyStatus::Success, true) | (OrderlyStatus::Commit, _) => {
+                call.settle(guarantee::Outcome::Done);
+                for message in self.kept.take(&self.recorder, &lane) {
+                    self.recorder.later(&message).settle(guarantee::Outcome::Done);
+                }
+            }
+            (OrderlyStatus::Rollback, _) => {
+                drop(call);
+                self.recorder.rewound(&self.kept.take(&self.recorder, &lane));
+            }
+            (OrderlyStatus::SuspendCurrentQueueAMoment, _) => drop(call),
+        }
+        status
     }
 
     /// Offsets of this queue in the order in which their calls began; each attempt counts.
