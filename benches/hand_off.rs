@@ -30,6 +30,9 @@ const CAPACITY: usize = 1_024;
 fn main() {
     // `cargo test` runs benchmarks once, to see that they work.
     let once = !std::env::args().any(|argument| argument == "--bench");
+    // `-- 8x1 16x4`: only these numbers of shards and queues.
+    let only: Vec<String> =
+        std::env::args().skip(1).filter(|only| !only.starts_with('-')).collect();
     let (messages, repetitions) = if once { (20_000, 1) } else { (1_000_000, 7) };
     println!("{messages} messages, pulls of {PULL}, medians of {repetitions} interleaved runs");
     println!(
@@ -38,6 +41,9 @@ fn main() {
     let (mut over_a, mut over_b) = (Vec::new(), Vec::new());
     for queues in [1, 4] {
         for shards in [1, 2, 4, 8, 16, 32] {
+            if !only.is_empty() && !only.contains(&format!("{shards}x{queues}")) {
+                continue;
+            }
             let [a, b, engine] = compare(shards, queues, messages, repetitions);
             let (by_a, by_b) = (engine.rate / a.rate, engine.rate / b.rate);
             println!(
@@ -135,6 +141,8 @@ fn keylane(shards: usize, queues: u32, messages: u64) {
         .shards(shards)
         .fetch_max(PULL)
         .channel_capacity(CAPACITY)
+        // As many as A's channels hold, and at least the default.
+        .in_flight_max((shards * CAPACITY).max(10_000))
         .commit_interval(Duration::from_millis(10))
         .start(listen::per_shard({
             let seen = Arc::clone(&seen);

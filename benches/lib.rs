@@ -10,22 +10,41 @@ use keylane_testkit::memory::MemoryTopic;
 /// How many keys there are.
 pub const KEYS: u64 = 10_000;
 
-/// `messages` messages in `queues` queues, with payloads of 100 bytes that are slices of one buffer
-/// and keys that stand in memory already: what it costs to make them is not what is measured.
+/// Messages in a block.
+const BLOCK: usize = 256;
+const KEY: usize = "key-01234".len();
+const PAYLOAD: usize = 100;
+
+/// `messages` messages in `queues` queues, with payloads of 100 bytes. Keys and payloads are slices
+/// of blocks of 256 messages, as they are in what a broker answers to a fetch; the blocks stand in
+/// memory already, and come again after 10,240 messages: what it costs to make them is not what is
+/// measured.
 pub fn topic(queues: u32, messages: u64) -> MemoryTopic {
-    let payload = Bytes::from(vec![b'x'; 100]);
-    let keys: Vec<Bytes> = (0..KEYS).map(|key| Bytes::from(format!("key-{key}"))).collect();
+    let mut places = 0..KEYS.next_multiple_of(BLOCK as u64);
+    let mut block = || -> Option<Bytes> {
+        let mut block = Vec::with_capacity(BLOCK * (KEY + PAYLOAD));
+        for place in places.by_ref().take(BLOCK) {
+            // A step that is prime to the number of keys: each comes about as often as any other,
+            // not one after another.
+            block.extend(format!("key-{:05}", place * 7_919 % KEYS).bytes());
+            block.extend([b'x'; PAYLOAD]);
+        }
+        (!block.is_empty()).then(|| block.into())
+    };
+    let blocks: Vec<Bytes> = std::iter::from_fn(&mut block).collect();
     MemoryTopic::generate("bench", queues, messages / u64::from(queues), move |queue, offset| {
-        make(&keys, &payload, queue, offset)
+        make(&blocks, queue, offset)
     })
 }
 
-fn make(keys: &[Bytes], payload: &Bytes, queue: QueueId, offset: Offset) -> Message {
-    // A step that is prime to the number of keys: each key as often as any other, not one after
-    // another.
-    let key = (offset.get() * 7_919 + u64::from(queue.index()) * 31) % KEYS;
-    let key = keys[usize::try_from(key).unwrap_or_default()].clone();
-    Message::new(queue, offset).with_key(key).with_payload(payload.clone())
+fn make(blocks: &[Bytes], queue: QueueId, offset: Offset) -> Message {
+    let place = usize::try_from(offset.get()).unwrap_or_default();
+    // Each queue begins at a block of its own.
+    let block = &blocks[(place / BLOCK + queue.index() as usize * 7) % blocks.len()];
+    let at = place % BLOCK * (KEY + PAYLOAD);
+    Message::new(queue, offset)
+        .with_key(block.slice(at..at + KEY))
+        .with_payload(block.slice(at + KEY..at + KEY + PAYLOAD))
 }
 
 /// The middle one of an odd number of values.

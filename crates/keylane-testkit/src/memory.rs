@@ -203,7 +203,8 @@ impl Stock {
         from: u64,
         limits: FetchLimits,
     ) -> (Vec<Message>, u64) {
-        let mut taken = Vec::new();
+        let left = usize::try_from(self.offsets.end - from).unwrap_or(usize::MAX);
+        let mut taken = Vec::with_capacity(limits.messages.min(left));
         let mut bytes = 0_usize;
         let fits = |count: usize, message: &Message| {
             bytes = bytes.saturating_add(message.size());

@@ -153,7 +153,7 @@ impl Coordinator {
             if !bug!("revoke_keeps_budget") {
                 self.budget.release(&mut reading.used, used.messages, used.bytes);
             }
-            reading.stash.clear();
+            reading.stash = Vec::new().into_iter();
             reading.tenure.epoch
         });
         self.router.drop_ended(|tenure| Some(tenure.epoch) == epoch);

@@ -65,7 +65,7 @@ impl Coordinator {
         else {
             return Ok(());
         };
-        let waits = !reading.stash.is_empty();
+        let waits = reading.stash.len() > 0;
         ensure!(waits == reading.paused, "{id}: stash {waits}, paused {}", reading.paused);
         let most = self.config.queue_max();
         let used = reading.used.messages;

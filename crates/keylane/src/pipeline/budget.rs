@@ -19,7 +19,7 @@ pub(crate) struct Used {
 }
 
 /// See the module's description.
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Budget {
     max: Used,
     queue_messages_max: usize,
@@ -63,13 +63,43 @@ impl Budget {
         }
     }
 
+    /// Admits messages of the queue that uses this.
+    pub(crate) fn granting<'a>(&'a mut self, used: &'a mut Used) -> Granting<'a> {
+        Granting { grant: self.grant(*used), taken: Used::default(), budget: self, used }
+    }
+
     /// Admits one message of `bytes`, if it fits.
-    pub(crate) fn admit(&mut self, used: &mut Used, bytes: usize) -> bool {
+    fn admit(&mut self, used: &mut Used, bytes: usize) -> bool {
         if !self.fits(*used, bytes) {
             return false;
         }
-        self.change(used, Used { messages: used.messages + 1, bytes: used.bytes + bytes });
+        self.take(used, Used { messages: 1, bytes });
         true
+    }
+
+    fn take(&mut self, used: &mut Used, more: Used) {
+        let (messages, bytes) = (used.messages + more.messages, used.bytes + more.bytes);
+        self.change(used, Used { messages, bytes });
+    }
+
+    /// Any messages that stay within this fit, one after the other; others may.
+    fn grant(&self, used: Used) -> Used {
+        if self.total.bytes > self.max.bytes {
+            return Used::default(); // Nothing goes beside the one that is larger than all.
+        }
+        let left = |max: usize, used: usize| max.saturating_sub(used);
+        let own = |reserve: usize, used: usize, max: usize, shared: usize| {
+            left(reserve, used) + left(max, shared)
+        };
+        let (reserve, max, shared) = (self.reserve, self.shared_max, self.shared);
+        let messages = own(reserve.messages, used.messages, max.messages, shared.messages);
+        let bytes = own(reserve.bytes, used.bytes, max.bytes, shared.bytes);
+        Used {
+            messages: messages
+                .min(left(self.max.messages, self.total.messages))
+                .min(left(self.queue_messages_max, used.messages)),
+            bytes: bytes.min(left(self.max.bytes, self.total.bytes)),
+        }
     }
 
     fn fits(&self, used: Used, bytes: usize) -> bool {
@@ -122,8 +152,47 @@ impl Budget {
     }
 }
 
+/// Admits messages of one queue, one after the other. What all of them take is counted once, at the
+/// end: as long as they stay within what was granted at the beginning, each costs two additions.
+#[derive(Debug)]
+pub(crate) struct Granting<'a> {
+    budget: &'a mut Budget,
+    used: &'a mut Used,
+    grant: Used,
+    /// Admitted within the grant and not counted yet.
+    taken: Used,
+}
+
+impl Granting<'_> {
+    /// Admits one message of `bytes`, if it fits.
+    pub(crate) fn admit(&mut self, bytes: usize) -> bool {
+        let (messages, all) = (self.taken.messages + 1, self.taken.bytes + bytes);
+        if messages <= self.grant.messages && all <= self.grant.bytes {
+            self.taken = Used { messages, bytes: all };
+            return true;
+        }
+        self.count();
+        let admitted = self.budget.admit(self.used, bytes);
+        self.grant = self.budget.grant(*self.used);
+        admitted
+    }
+
+    fn count(&mut self) {
+        let taken = std::mem::take(&mut self.taken);
+        self.budget.take(self.used, taken);
+    }
+}
+
+impl Drop for Granting<'_> {
+    fn drop(&mut self) {
+        self.count();
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn budget(messages: usize, bytes: usize, queues: usize) -> (Budget, Vec<Used>) {
@@ -206,6 +275,34 @@ mod tests {
         let mut budget = Budget::new(Used { messages: 100, bytes: 1 << 20 }, 7);
         let mut used = Used::default();
         assert_eq!(fill(&mut budget, &mut used, 1), 7);
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_admitted_in_one_go_is_what_is_admitted_one_by_one(
+            (max_messages, max_bytes, queue_max) in (1_usize..40, 1_usize..400, 1_usize..40),
+            pulls in prop::collection::vec(
+                (0_usize..4, prop::collection::vec(0_usize..120, 1..20), 0_usize..30),
+                1..20,
+            ),
+        ) {
+            let mut budget = Budget::new(Used { messages: max_messages, bytes: max_bytes }, queue_max);
+            let mut used = [Used::default(); 4];
+            budget.divide(used.iter().copied());
+            for (queue, sizes, given_back) in pulls {
+                let (mut single, mut single_used) = (budget.clone(), used[queue]);
+                let one_by_one: Vec<_> =
+                    sizes.iter().map(|&bytes| single.admit(&mut single_used, bytes)).collect();
+                let mut granting = budget.granting(&mut used[queue]);
+                let in_one_go: Vec<_> = sizes.iter().map(|&bytes| granting.admit(bytes)).collect();
+                drop(granting);
+                prop_assert_eq!(in_one_go, one_by_one);
+                prop_assert_eq!((&budget, used[queue]), (&single, single_used));
+                let messages = given_back.min(used[queue].messages);
+                let bytes = if messages == used[queue].messages { used[queue].bytes } else { 0 };
+                budget.release(&mut used[queue], messages, bytes);
+            }
+        }
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! What travels from the router to a shard: messages, each with its place in a tracker.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
+use std::vec::IntoIter;
 
 use bytes::Bytes;
 use keylane_source::{Message, Offset, QueueId};
+use smallvec::SmallVec;
 
 use super::tenure::Tenure;
 use super::tracker::Page;
@@ -16,12 +17,26 @@ pub(crate) const NO_KEY: &[u8] = b"__nokey";
 /// Messages for one shard, from one or more queues, in the order in which each queue has them.
 #[derive(Debug)]
 pub(crate) struct Chunk {
-    pub(crate) entries: VecDeque<Entry>,
-    pub(crate) runs: VecDeque<Run>,
+    entries: IntoIter<Entry>,
+    /// The first one stands last.
+    runs: Runs,
     pub(crate) pulled_at: Instant,
     /// All of them may be called: none is [`Route::Unroutable`].
     pub(crate) callable: bool,
 }
+
+/// Messages that will become a chunk. Its memory stays where it is and is used again, so that it is
+/// in the source thread's cache; what is sent is a copy, made in one go into memory of the right
+/// size. Writing each message into memory that another core had last costs more than both.
+#[derive(Debug, Default)]
+pub(crate) struct Collected {
+    entries: Vec<Entry>,
+    runs: Runs,
+    uncallable: bool,
+}
+
+/// Most chunks have one: no memory of its own for that.
+type Runs = SmallVec<[Run; 2]>;
 
 /// The next `len` entries of a chunk belong to this tenure and have their bits in this page.
 #[derive(Debug, Clone)]
@@ -89,47 +104,83 @@ pub(crate) struct LaneId {
     pub(crate) name: LaneName,
 }
 
-impl Chunk {
-    /// `expected` is how many messages it will probably hold.
-    pub(crate) fn new(pulled_at: Instant, expected: usize) -> Self {
-        let entries = VecDeque::with_capacity(expected);
-        Self { entries, runs: VecDeque::with_capacity(2), pulled_at, callable: true }
+impl Collected {
+    pub(crate) fn push(
+        &mut self,
+        message: Message,
+        tag: Tag,
+        tenure: &Arc<Tenure>,
+        page: &Arc<Page>,
+    ) {
+        self.uncallable |= tag.route == Route::Unroutable;
+        self.entries.push(Entry { message, tag });
+        match self.runs.last_mut() {
+            Some(run) if Arc::ptr_eq(&run.page, page) => run.len += 1,
+            _ => {
+                let (tenure, page) = (Arc::clone(tenure), Arc::clone(page));
+                self.runs.push(Run { tenure, page, len: 1 });
+            }
+        }
     }
 
+    /// Takes out what was collected, if anything was.
+    pub(crate) fn take(&mut self, pulled_at: Instant) -> Option<Chunk> {
+        if self.entries.is_empty() {
+            return None;
+        }
+        let mut entries = Vec::with_capacity(self.entries.len());
+        entries.append(&mut self.entries);
+        let mut runs = std::mem::take(&mut self.runs);
+        runs.reverse();
+        let callable = !std::mem::take(&mut self.uncallable);
+        Some(Chunk { entries: entries.into_iter(), runs, pulled_at, callable })
+    }
+}
+
+impl Chunk {
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }
 
-    pub(crate) fn push(&mut self, entry: Entry, tenure: &Arc<Tenure>, page: &Arc<Page>) {
-        self.callable &= entry.tag.route != Route::Unroutable;
-        self.entries.push_back(entry);
-        match self.runs.back_mut() {
-            Some(run) if Arc::ptr_eq(&run.page, page) => run.len += 1,
-            _ => {
-                let (tenure, page) = (Arc::clone(tenure), Arc::clone(page));
-                self.runs.push_back(Run { tenure, page, len: 1 });
-            }
-        }
+    /// Takes out the next run; its entries are the caller's to take.
+    pub(crate) fn take_run(&mut self) -> Option<Run> {
+        self.runs.pop()
+    }
+
+    /// Gives back what is left of the run that was taken out last.
+    pub(crate) fn return_run(&mut self, run: Run) {
+        self.runs.push(run);
+    }
+
+    /// The next entry.
+    pub(crate) fn first(&self) -> Option<&Entry> {
+        self.entries.as_slice().first()
+    }
+
+    /// Takes out the next entries.
+    pub(crate) fn take(&mut self, count: usize) -> impl Iterator<Item = Entry> {
+        self.entries.by_ref().take(count)
     }
 
     /// Cuts off the first `messages`; the rest stays.
     pub(crate) fn split_front(&mut self, messages: usize) -> Self {
-        let mut front = Self::new(self.pulled_at, 0);
-        front.entries = self.entries.drain(..messages).collect();
-        front.callable = self.callable;
+        let entries: Vec<_> = self.take(messages).collect();
+        let mut runs = Runs::new();
         let mut left = messages;
         while left > 0 {
-            let Some(run) = self.runs.front_mut() else { break };
+            let Some(run) = self.runs.last_mut() else { break };
             let taken = left.min(run.len);
             left -= taken;
             if taken == run.len {
-                front.runs.extend(self.runs.pop_front());
+                runs.extend(self.runs.pop());
             } else {
                 run.len -= taken;
-                front.runs.push_back(Run { len: taken, ..run.clone() });
+                runs.push(Run { len: taken, ..run.clone() });
             }
         }
-        front
+        runs.reverse();
+        let (pulled_at, callable) = (self.pulled_at, self.callable);
+        Self { entries: entries.into_iter(), runs, pulled_at, callable }
     }
 
     /// Drops the messages of tenures that have ended; returns how many.
@@ -137,19 +188,19 @@ impl Chunk {
         if !self.runs.iter().any(|run| ended(&run.tenure)) {
             return 0;
         }
-        let before = self.entries.len();
-        let mut entries = std::mem::take(&mut self.entries).into_iter();
-        self.runs.retain(|run| {
-            let kept = !ended(&run.tenure);
-            let of_run = entries.by_ref().take(run.len);
-            if kept {
-                self.entries.extend(of_run);
+        let before = self.len();
+        let mut kept = Vec::new();
+        for run in self.runs.iter().rev() {
+            let entries = self.entries.by_ref().take(run.len);
+            if ended(&run.tenure) {
+                entries.for_each(drop);
             } else {
-                of_run.for_each(drop);
+                kept.extend(entries);
             }
-            kept
-        });
-        before - self.entries.len()
+        }
+        self.runs.retain(|run| !ended(&run.tenure));
+        self.entries = kept.into_iter();
+        before - self.len()
     }
 }
 
@@ -195,24 +246,24 @@ mod tests {
     use super::*;
 
     fn chunk(lens: &[u16]) -> Chunk {
-        let mut chunk = Chunk::new(crate::time::Clock.now(), 0);
+        let mut chunk = Collected::default();
         for (index, &len) in (0..).zip(lens) {
             let queue = QueueId::new("chunk", index);
             let tenure = Arc::new(Tenure::new(queue, u64::from(index), 0, None));
             let page = Arc::default();
             for bit in 0..len {
                 let message = Message::new(queue, Offset::new(u64::from(bit)).unwrap());
-                chunk.push(Entry { message, tag: Tag::new(Route::NoKey, bit) }, &tenure, &page);
+                chunk.push(message, Tag::new(Route::NoKey, bit), &tenure, &page);
             }
         }
-        chunk
+        chunk.take(crate::time::Clock.now()).unwrap()
     }
 
     fn shape(chunk: &Chunk) -> (Vec<(u32, u64)>, Vec<usize>) {
-        let message = |entry: &Entry| (entry.message.queue().index(), entry.message.offset().get());
+        let place = |entry: &Entry| (entry.message.queue().index(), entry.message.offset().get());
         (
-            chunk.entries.iter().map(message).collect(),
-            chunk.runs.iter().map(|run| run.len).collect(),
+            chunk.entries.as_slice().iter().map(place).collect(),
+            chunk.runs.iter().rev().map(|run| run.len).collect(),
         )
     }
 

@@ -70,7 +70,7 @@ impl Coordinator {
             let Some(first) = tracker.first_unfinished() else { continue };
             let (epoch, offset) = (reading.tenure.epoch, first.offset);
             let find = |cell: &ShardCell| cell.shard.lock().find(epoch, offset);
-            let (shard, found) = match self.mode.shard_of(slot, first.shard) {
+            let (shard, found) = match self.mode.shard_of(slot, first.way) {
                 Some(shard) => (Some(shard), find(&self.shards[shard])),
                 None => self
                     .shards

@@ -32,10 +32,8 @@ use keys::Keys;
 
 /// Where a message goes.
 pub(crate) struct Target {
-    /// The router's way.
+    /// The router's way; in key-sharded mode also the shard.
     pub(super) way: usize,
-    /// What the tracker notes, where that says something.
-    pub(super) shard: u16,
     pub(super) route: Route,
     pub(super) extra: Option<Box<Extra>>,
 }
@@ -100,7 +98,7 @@ impl ModeState {
         }
     }
 
-    /// The shard of a message, from what the tracker noted; `None` where any may have it.
+    /// The shard of a message, from the way that the tracker noted; `None` where any may have it.
     pub(crate) fn shard_of(&self, slot: usize, noted: u16) -> Option<usize> {
         match self {
             Self::KeySharded(_) => Some(usize::from(noted)),
@@ -112,7 +110,7 @@ impl ModeState {
 
 impl Target {
     fn new(way: usize, route: Route) -> Self {
-        Self { way, shard: 0, route, extra: None }
+        Self { way, route, extra: None }
     }
 }
 

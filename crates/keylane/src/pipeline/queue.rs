@@ -1,8 +1,8 @@
 //! One queue as the source thread sees it.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use std::vec::IntoIter;
 
 use keylane_source::{EndOffset, Message, Position, QueueId, SeekTo, SourceError, Watermark};
 
@@ -150,7 +150,7 @@ pub(crate) struct Reading {
     /// Finished messages and bytes as of the last look.
     pub(crate) seen: (u64, u64),
     /// What a fetch brought and the budget had no room for.
-    pub(crate) stash: VecDeque<Message>,
+    pub(crate) stash: IntoIter<Message>,
     /// The position behind the stash.
     pub(crate) stash_position: Position,
     /// The source was told to pause the queue.
@@ -209,7 +209,7 @@ impl Reading {
             tracker,
             used: Used::default(),
             seen: (0, 0),
-            stash: VecDeque::new(),
+            stash: IntoIter::default(),
             stash_position: Position::ZERO,
             paused: false,
             held: None,

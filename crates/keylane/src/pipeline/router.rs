@@ -17,7 +17,7 @@ use std::time::Instant;
 use keylane_source::Message;
 
 use super::cell::{Inbox, ShardCell};
-use super::chunk::{Chunk, Entry, Tag};
+use super::chunk::{Chunk, Collected, Tag};
 use super::mode::Target;
 use super::tenure::Tenure;
 use super::tracker::Page;
@@ -26,11 +26,13 @@ use crate::bug::bug;
 /// See the module's description.
 pub(crate) struct Router {
     ways: Vec<Way>,
+    /// Where the messages that are about to come go.
+    placed: Vec<(usize, Tag)>,
     overflowing: usize,
     /// Messages collected since the last flush.
     collected: usize,
-    /// How many messages of a look at the source go each way, about.
-    expected: usize,
+    /// When the oldest of them was pulled.
+    pulled_at: Option<Instant>,
     /// The longest chunk: where several threads share a way, so that each gets something.
     chunk_max: usize,
 }
@@ -39,7 +41,7 @@ pub(crate) struct Router {
 struct Way {
     door: Door,
     /// Collected since the last flush.
-    collected: Option<Chunk>,
+    collected: Collected,
     /// Did not fit into the channel.
     overflow: VecDeque<Chunk>,
 }
@@ -54,31 +56,45 @@ pub(crate) enum Door {
 
 impl Router {
     pub(crate) fn new(doors: impl IntoIterator<Item = Door>, chunk_max: usize) -> Self {
-        let mut router =
-            Self { ways: Vec::new(), overflowing: 0, collected: 0, expected: 4, chunk_max };
+        let mut router = Self {
+            ways: Vec::new(),
+            placed: Vec::new(),
+            overflowing: 0,
+            collected: 0,
+            pulled_at: None,
+            chunk_max,
+        };
         doors.into_iter().for_each(|door| router.add(door));
         router
     }
 
     /// Adds a way; its index is the number of those before it.
     pub(crate) fn add(&mut self, door: Door) {
-        self.ways.push(Way { door, collected: None, overflow: VecDeque::new() });
+        self.ways.push(Way { door, collected: Collected::default(), overflow: VecDeque::new() });
     }
 
-    /// Collects a registered message for its shard.
-    pub(crate) fn push(
+    /// Notes where a registered message goes; [`collect`](Self::collect) brings it.
+    pub(crate) fn place(&mut self, target: Target, bit: u16) {
+        let Target { way, route, extra } = target;
+        self.placed.push((way, Tag { extra, ..Tag::new(route, bit) }));
+    }
+
+    /// Collects messages for their shards: those that were [placed](Self::place) since the last time,
+    /// all of one page.
+    pub(crate) fn collect(
         &mut self,
-        message: Message,
-        target: Target,
-        (tenure, page, bit): (&Arc<Tenure>, &Arc<Page>, u16),
+        messages: impl Iterator<Item = Message>,
+        tenure: &Arc<Tenure>,
+        page: &Arc<Page>,
         now: Instant,
     ) {
-        let Target { way, route, extra, .. } = target;
-        let tag = Tag { extra, ..Tag::new(route, bit) };
-        let expected = self.expected;
-        let chunk = self.ways[way].collected.get_or_insert_with(|| Chunk::new(now, expected));
-        chunk.push(Entry { message, tag }, tenure, page);
-        self.collected += 1;
+        self.pulled_at.get_or_insert(now);
+        self.collected += self.placed.len();
+        let mut placed = self.placed.drain(..);
+        messages.for_each(|message| {
+            let (way, tag) = placed.next().expect("each message was placed");
+            self.ways[way].collected.push(message, tag, tenure, page);
+        });
     }
 
     /// Messages collected since the last flush.
@@ -93,12 +109,10 @@ impl Router {
 
     /// Sends what was collected, as far as it fits.
     pub(crate) fn flush(&mut self) {
+        let Some(pulled_at) = self.pulled_at.take() else { return };
         self.collected = 0;
-        let (mut messages, mut ways) = (0, 0);
         for way in &mut self.ways {
-            let Some(chunk) = way.collected.take() else { continue };
-            messages += chunk.len();
-            ways += 1;
+            let Some(chunk) = way.collected.take(pulled_at) else { continue };
             let fits = chunk.len() <= way.door.room().min(self.chunk_max);
             if way.overflow.is_empty() && fits {
                 way.door.send(chunk);
@@ -113,10 +127,6 @@ impl Router {
                 way.overflow.push_back(chunk);
             }
             self.overflowing -= usize::from(way.send_overflow(self.chunk_max));
-        }
-        // A little more than the last time: what is too short grows, and is copied.
-        if let Some(mean) = messages.checked_div(ways) {
-            self.expected = mean * 5 / 4 + 4;
         }
     }
 

@@ -97,7 +97,7 @@ impl Coordinator {
             let Some(reading) = &mut queue.reading else { continue };
             source.pause(queue.id);
             dropped += reading.stash.len() as u64;
-            reading.stash.clear();
+            reading.stash = Vec::new().into_iter();
         }
         self.router.drop_ended(|_| true);
         self.shared.signals.attend(true);

@@ -45,9 +45,9 @@ pub(crate) struct Tracker {
     /// The seq of the first page's first bit.
     pages_start: u64,
     runs: VecDeque<Run>,
-    /// The shard of each registered message from `low` on: two bytes that make it possible to say
-    /// which thread a stalled queue waits for.
-    shards: VecDeque<u16>,
+    /// The router's way for each registered message from `low` on: two bytes that make it possible
+    /// to say which thread a stalled queue waits for.
+    ways: VecDeque<u16>,
     low: u64,
     next: u64,
     /// The next offset to read: where the watermark goes when everything is finished.
@@ -62,17 +62,11 @@ struct Run {
     registered_at: Instant,
 }
 
-/// The place of a registered message: which page, and which bit of it.
-pub(crate) struct Place<'a> {
-    pub(crate) page: &'a Arc<Page>,
-    pub(crate) bit: u16,
-}
-
 /// The message that holds a watermark back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Unfinished {
     pub(crate) offset: Offset,
-    pub(crate) shard: u16,
+    pub(crate) way: u16,
     pub(crate) registered_at: Instant,
 }
 
@@ -83,7 +77,7 @@ impl Tracker {
             pages: VecDeque::new(),
             pages_start: 0,
             runs: VecDeque::new(),
-            shards: VecDeque::new(),
+            ways: VecDeque::new(),
             low: 0,
             next: 0,
             position,
@@ -95,9 +89,9 @@ impl Tracker {
         self.position
     }
 
-    /// Notes a message that is about to be handed to `shard`. `offset` must not be below
-    /// [`position`](Self::position).
-    pub(crate) fn register(&mut self, offset: Offset, shard: u16, now: Instant) -> Place<'_> {
+    /// Notes a message that is about to take this way; returns its bit in the
+    /// [`page`](Self::page). `offset` must not be below [`position`](Self::position).
+    pub(crate) fn register(&mut self, offset: Offset, way: usize, now: Instant) -> u16 {
         assert!(Position::from(offset) >= self.position, "{offset} was registered before");
         let seq = self.next;
         let continues = self.runs.back().is_some_and(|run| {
@@ -110,12 +104,24 @@ impl Tracker {
         if bit == self.pages.len() * PAGE_MESSAGES {
             self.pages.push_back(Arc::default());
         }
-        self.shards.push_back(shard);
+        // Where there are more than 65,536, nobody asks.
+        #[expect(clippy::cast_possible_truncation, reason = "see above")]
+        self.ways.push_back(way as u16);
         self.next = seq + 1;
         self.position = offset.next();
-        let page = &self.pages[bit / PAGE_MESSAGES];
         #[expect(clippy::cast_possible_truncation, reason = "a page has 512 bits")]
-        Place { page, bit: (bit % PAGE_MESSAGES) as u16 }
+        let bit = (bit % PAGE_MESSAGES) as u16;
+        bit
+    }
+
+    /// The page of the message registered last.
+    pub(crate) fn page(&self) -> &Arc<Page> {
+        self.pages.back().expect("a message was registered, and none is finished before it is sent")
+    }
+
+    /// How many messages fit into the page that the next one will be in.
+    pub(crate) fn left_in_page(&self) -> usize {
+        PAGE_MESSAGES - in_memory(self.next - self.pages_start) % PAGE_MESSAGES
     }
 
     /// Moves the position behind offsets that hold no message (never back).
@@ -150,8 +156,8 @@ impl Tracker {
     pub(crate) fn first_unfinished(&self) -> Option<Unfinished> {
         let run = self.runs.front().filter(|_| self.low < self.next)?;
         let offset = Offset::new(run.offset.get() + (self.low - run.seq))?;
-        let shard = *self.shards.front()?;
-        Some(Unfinished { offset, shard, registered_at: run.registered_at })
+        let way = *self.ways.front()?;
+        Some(Unfinished { offset, way, registered_at: run.registered_at })
     }
 
     /// How many registered messages are not finished. Costs a look at each page.
@@ -173,7 +179,7 @@ impl Tracker {
             self.pages_start += PAGE_MESSAGES as u64;
         }
         debug_assert!(self.low <= self.next, "a bit was set for a message never registered");
-        self.shards.drain(..in_memory(self.low - low));
+        self.ways.drain(..in_memory(self.low - low));
         while self.runs.get(1).is_some_and(|run| run.seq <= self.low) {
             self.runs.pop_front();
         }

@@ -120,7 +120,7 @@ impl Coordinator {
             }
             reading.held = Some((since, true));
             let (epoch, offset) = (reading.tenure.epoch, first.offset);
-            let found = match self.mode.shard_of(slot, first.shard) {
+            let found = match self.mode.shard_of(slot, first.way) {
                 Some(shard) => self.shards[shard].shard.lock().find(epoch, offset),
                 None => self.shards.iter().find_map(|cell| cell.shard.lock().find(epoch, offset)),
             };

@@ -14,6 +14,11 @@ use super::shard::{Next, Shard};
 use super::shared::{GateState, Shared};
 use crate::listener::{Env, Factory};
 
+/// How often a thread that has nothing to do lets others run before it parks. To park and to be woken
+/// costs as much as some dozens of messages; meanwhile, more of them come together
+/// (`docs/performance.md`).
+const YIELDS: usize = 6;
+
 /// What a shard's thread listens to: messages, and a bell that says "look again".
 #[derive(Clone)]
 pub(crate) struct Ears {
@@ -93,8 +98,19 @@ impl Worker {
         }
     }
 
+    /// Whether [`wait`](Self::wait) would return although the time has not come.
+    pub(crate) fn is_woken(&self) -> bool {
+        !self.ears.chunks.is_empty() || !self.ears.rung.is_empty()
+    }
+
     /// Waits for the channel, or until the time given.
     fn wait(&mut self, until: Option<Instant>) {
+        for _ in 0..YIELDS {
+            if self.is_woken() {
+                break;
+            }
+            std::thread::yield_now();
+        }
         let (cell, shared) = (&self.runner.env.cell, &self.runner.env.shared);
         let deadline = match until {
             None => crossbeam_channel::never(),
@@ -114,11 +130,6 @@ impl Worker {
 /// For a driver that does the waiting itself.
 #[cfg(feature = "sim")]
 impl Worker {
-    /// Whether [`wait`](Self::wait) would return although the time has not come.
-    pub(crate) fn is_woken(&self) -> bool {
-        !self.ears.chunks.is_empty() || !self.ears.rung.is_empty()
-    }
-
     /// The end of [`wait`](Self::wait). Where both are there, either may be taken.
     pub(crate) fn end_wait(&mut self, bell_first: bool) {
         if bell_first && self.ears.rung.try_recv().is_ok() {

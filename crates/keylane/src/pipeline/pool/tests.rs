@@ -9,7 +9,7 @@ use super::*;
 use crate::config::{Config, Mode};
 use crate::listener::{IntoListener, listen};
 use crate::outcome::Outcome;
-use crate::pipeline::chunk::{Chunk, Entry, Route, Tag};
+use crate::pipeline::chunk::{Collected, Route, Tag};
 use crate::pipeline::mode::ModeState;
 use crate::pipeline::tenure::Tenure;
 use crate::pipeline::tracker::Tracker;
@@ -40,15 +40,15 @@ impl Rig {
         let tenure = Arc::new(Tenure::new(queue, 1, slot, None));
         let mut tracker = Tracker::new(Position::ZERO);
         let now = self.shared.clock.now();
-        let mut chunk = Chunk::new(now, 0);
+        let mut chunk = Collected::default();
         for offset in 0..messages {
             let offset = Offset::new(offset).unwrap();
-            let place = tracker.register(offset, 0, now);
-            let tag = Tag::new(Route::NoKeyOfQueue, place.bit);
+            let bit = tracker.register(offset, 0, now);
+            let tag = Tag::new(Route::NoKeyOfQueue, bit);
             let message = Message::new(queue, offset);
-            chunk.push(Entry { message, tag }, &tenure, place.page);
+            chunk.push(message, tag, &tenure, tracker.page());
         }
-        self.cells[slot].shard.lock().offer(chunk);
+        self.cells[slot].shard.lock().offer(chunk.take(now).unwrap());
     }
 
     fn task(&self, slot: usize) -> &Task {

@@ -19,10 +19,9 @@ impl Router {
                 Door::Inbox(inbox) => inbox.waiting(),
                 Door::Shard(_) => 0,
             };
-            let collected = way.collected.as_ref().map_or(0, Chunk::len);
-            inside + collected + way.overflow.iter().map(Chunk::len).sum::<usize>()
+            inside + way.overflow.iter().map(Chunk::len).sum::<usize>()
         };
-        self.ways.iter().map(way).sum()
+        self.collected + self.ways.iter().map(way).sum::<usize>()
     }
 
     /// What waits in front of a channel may wait only while that is more than half full.

@@ -64,10 +64,10 @@ impl Call {
         }
         self.messages.reserve(messages);
         self.tags.reserve(messages);
-        for entry in entries {
-            self.messages.push(entry.message);
-            self.tags.push(entry.tag);
-        }
+        entries.for_each(|Entry { message, tag }| {
+            self.messages.push(message);
+            self.tags.push(tag);
+        });
     }
 
     pub(super) fn push_held(&mut self, held: Held) {

@@ -129,20 +129,20 @@ impl Shard {
         out: &mut Effects,
     ) -> bool {
         while call.len() < self.pace {
-            let Some(mut run) = chunk.runs.pop_front() else { return false };
+            let Some(mut run) = chunk.take_run() else { return false };
             if !run.tenure.admits(now) {
-                chunk.entries.drain(..run.len);
+                chunk.take(run.len).for_each(drop);
                 continue;
             }
             if self.lanes.is_empty() && chunk.callable && !self.settings.one_lane {
                 let taken = run.len.min(self.pace - call.len());
-                call.append(chunk.entries.drain(..taken), taken, &run);
+                call.append(chunk.take(taken), taken, &run);
                 run.len -= taken;
             } else {
                 self.fill_one_by_one(chunk, &mut run, now, call, out);
             }
             if run.len > 0 {
-                chunk.runs.push_front(run);
+                chunk.return_run(run);
                 return true;
             }
         }
@@ -159,11 +159,11 @@ impl Shard {
         out: &mut Effects,
     ) {
         while run.len > 0 && call.len() < self.pace {
-            let Some(entry) = chunk.entries.front() else { return };
-            if !self.joins(call, || entry.tag.lane(&entry.message, &run.tenure)) {
+            let Some(Entry { message, tag }) = chunk.first() else { return };
+            if !self.joins(call, || tag.lane(message, &run.tenure)) {
                 return;
             }
-            let Some(entry) = chunk.entries.pop_front() else { return };
+            let Some(entry) = chunk.take(1).next() else { return };
             run.len -= 1;
             self.admit(entry, run, now, call, out);
         }

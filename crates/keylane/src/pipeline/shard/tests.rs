@@ -7,7 +7,7 @@ use super::*;
 use crate::config::Exhausted;
 use crate::observer::Event;
 use crate::outcome::{BatchOutcome, Outcome};
-use crate::pipeline::chunk::{Entry, Route, Tag};
+use crate::pipeline::chunk::{Collected, Route, Tag};
 use crate::pipeline::tenure::{Phase, Tenure};
 use crate::pipeline::tracker::Tracker;
 
@@ -74,16 +74,16 @@ impl Rig {
 
     pub(super) fn offer_routed(&mut self, queue: usize, keys: &[&str], route: Route) {
         let (tenure, tracker) = &mut self.queues[queue];
-        let mut chunk = Chunk::new(self.now, 0);
+        let mut chunk = Collected::default();
         for key in keys {
             let offset = Offset::new(tracker.position().get()).unwrap();
             let message =
                 Message::new(tenure.queue, offset).with_key(Bytes::copy_from_slice(key.as_bytes()));
-            let place = tracker.register(offset, 0, self.now);
-            let tag = Tag::new(route, place.bit);
-            chunk.push(Entry { message, tag }, tenure, place.page);
+            let bit = tracker.register(offset, 0, self.now);
+            let tag = Tag::new(route, bit);
+            chunk.push(message, tag, tenure, tracker.page());
         }
-        self.shard.offer(chunk);
+        self.shard.offer(chunk.take(self.now).unwrap());
     }
 
     /// Begins the next call; its messages as (queue, offset).

@@ -31,8 +31,8 @@ impl Registered {
         let places = offsets
             .into_iter()
             .map(|number| {
-                let place = tracker.register(offset(number), 3, now);
-                (number, Arc::clone(place.page), place.bit)
+                let bit = tracker.register(offset(number), 3, now);
+                (number, Arc::clone(tracker.page()), bit)
             })
             .collect();
         Self { tracker, places }
@@ -113,7 +113,7 @@ fn who_holds_the_watermark_back_is_known() {
     queue.finish(0);
     queue.watermark();
     let unfinished = queue.tracker.first_unfinished().unwrap();
-    assert_eq!((unfinished.offset, unfinished.shard), (offset(1), 3));
+    assert_eq!((unfinished.offset, unfinished.way), (offset(1), 3));
     queue.finish(1);
     queue.finish(2);
     queue.watermark();
@@ -129,7 +129,7 @@ fn finished_pages_are_let_go() {
     }
     assert_eq!(queue.watermark(), messages);
     assert_eq!(queue.tracker.pages.len(), 0);
-    assert_eq!(queue.tracker.shards.len(), 0);
+    assert_eq!(queue.tracker.ways.len(), 0);
     assert_eq!(queue.tracker.runs.len(), 1);
 }
 
