@@ -43,9 +43,21 @@ pub(crate) use runner::is_waited_for;
 pub(crate) use shard::{Call, Verdict, Verdicts};
 pub(crate) use shared::Shared;
 pub(crate) use threads::Threads;
+#[cfg(loom)]
+pub(crate) use {
+    cell::Inbox,
+    chunk::{Collected, Route, Tag},
+    shared::GateState,
+    tenure::Tenure,
+    threads::run_source,
+    tracker::{Finished, Tracker},
+};
 #[cfg(feature = "sim")]
 pub(crate) use {
     coordinator::Step,
+    mode::needs_pool,
+    pool::{Look, Pool, Task},
+    runner::Runner,
     shard::Next,
     shared::{Posted, panic_text},
     threads::{Parts, send_letter},

@@ -49,9 +49,9 @@ use self::plan::{MS, Plan, SECOND};
 use self::process::{Actor, Process};
 use self::random::Random;
 use self::surroundings::Agenda;
-use self::worker::{Ready, SimWorker};
+use self::worker::Ready;
 use self::world::{SharedWorld, World};
-use crate::pipeline::panic_text;
+use crate::pipeline::{ShardCell, panic_text};
 
 /// How long nothing may happen once there are no faults, in the simulation's time and in steps.
 const STANDSTILL: (Duration, u64) = (Duration::from_secs(600), 200_000);
@@ -330,8 +330,7 @@ impl Simulation {
                     next = Some(next.map_or(at, |next| next.min(at)));
                 }
             });
-            let waits =
-                |shard: usize| process.workers.get(shard).is_some_and(SimWorker::is_waiting);
+            let waits = |shard: &ShardCell| process.is_waiting(shard);
             let Some(until) = process.waits_until() else { continue };
             if let Err(wrong) = process.coordinator.audit_rest(world.now, until, waits) {
                 world.wrong(format!("{:?}: {wrong}", process.member));

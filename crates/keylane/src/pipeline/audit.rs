@@ -6,6 +6,7 @@ use std::time::Instant;
 use keylane_source::{QueueId, Watermark};
 
 use super::budget::Used;
+use super::cell::ShardCell;
 use super::coordinator::{Coordinator, SCARCE};
 use super::queue::{Queue, Stage};
 use super::shared::{GateState, Posted};
@@ -126,17 +127,17 @@ impl Coordinator {
         &self,
         now: Instant,
         until: Instant,
-        waits: impl Fn(usize) -> bool,
+        waits: impl Fn(&ShardCell) -> bool,
     ) -> Audited {
         self.router.audit_rest()?;
         let admits = self.shared.gate.admits();
-        for cell in self.shards.iter().filter(|cell| admits && waits(cell.index)) {
+        for cell in self.shards.iter().filter(|cell| admits && waits(cell)) {
             let (shard, index) = (cell.shard.lock(), cell.index);
             let forgotten = shard.is_forgotten(now);
             ensure!(!forgotten, "shard {index} waits, though it has something to call");
         }
         let over = self.shared.gate.state() == GateState::Closed;
-        let late = self.shards.iter().find(|cell| over && waits(cell.index));
+        let late = self.shards.iter().find(|cell| over && waits(cell));
         if let Some(cell) = late {
             return Err(format!("shard {} waits, though nothing will come", cell.index));
         }
@@ -148,7 +149,7 @@ impl Coordinator {
                 .any(|&shard| self.shards[shard].shard.lock().busy_with(queue.id).is_some());
             ensure!(busy || closing.fenced, "{} ends, and waits for no call", queue.id);
         }
-        let all_wait = self.shards.iter().all(|cell| waits(cell.index));
+        let all_wait = self.shards.iter().all(|cell| waits(cell));
         let freed = all_wait && self.shared.has_notes() && !self.stashed.is_empty();
         let soon = until <= now + SCARCE;
         ensure!(!freed || soon, "budget is free, messages wait for it, and nobody was woken");

@@ -13,11 +13,10 @@
 use std::sync::Arc;
 
 use keylane_source::Message;
-use rayon::ThreadPool;
 
 use super::cell::{Executor, Inbox, ShardCell};
 use super::chunk::{Extra, Route};
-use super::pool::Task;
+use super::pool::{Pool, Task};
 use super::puller::Admission;
 use super::router::Door;
 use super::runner::Runner;
@@ -47,7 +46,7 @@ pub(crate) enum ModeState {
 
 /// Makes the shards of queue-locked mode.
 pub(crate) struct QueueShards {
-    pub(super) pool: Arc<ThreadPool>,
+    pub(super) pool: Pool,
     pub(super) config: Arc<Config>,
     pub(super) has_sink: bool,
     pub(super) factory: Factory,
@@ -65,7 +64,7 @@ impl ModeState {
     /// `pool` is there if [`needs_pool`].
     pub(crate) fn new(
         config: &Arc<Config>,
-        pool: Option<Arc<ThreadPool>>,
+        pool: Option<Pool>,
         has_sink: bool,
         factory: &Factory,
     ) -> Self {
@@ -116,7 +115,7 @@ impl Target {
 
 impl QueueShards {
     fn make_shard(&self, slot: usize, shared: &Arc<Shared>) -> Arc<ShardCell> {
-        let task = Task::new(Arc::clone(&self.pool), Arc::clone(shared), self.config.slice);
+        let task = Task::new(self.pool.clone(), Arc::clone(shared), self.config.slice);
         let settings = ShardSettings::new(&self.config, slot, self.has_sink, &self.factory);
         let cell =
             Arc::new(ShardCell::new(slot, Shard::new(settings), Executor::Pool(Box::new(task))));
@@ -136,7 +135,7 @@ pub(crate) fn needs_pool(mode: Mode) -> bool {
 /// The shards and channels that are there from the start.
 pub(crate) fn lay_out(config: &Config, has_sink: bool, factory: &Factory) -> Layout {
     let threaded = |index, settings, inbox: &Arc<Inbox>, chunks| {
-        let (bell, rung) = crossbeam_channel::bounded(1);
+        let (bell, rung) = crate::sync::bounded(1);
         let executor = Executor::Thread { inbox: Arc::clone(inbox), bell };
         let cell = Arc::new(ShardCell::new(index, Shard::new(settings), executor));
         (cell, super::worker::Ears { chunks, rung })

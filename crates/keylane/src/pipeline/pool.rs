@@ -16,23 +16,42 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
 use rayon::ThreadPool;
 
 use super::cell::{Executor, ShardCell};
 use super::runner::Runner;
 use super::shard::Next;
 use super::shared::{GateState, Shared, panic_text};
-use crate::sync::{AtomicBool, Ordering};
+use crate::sync::{AtomicBool, Mutex, Ordering, removed};
 
 /// How long a shard with a backlog may keep a thread (RocketMQ's MAX_TIME_CONSUME_CONTINUOUSLY).
 pub(crate) const SLICE: Duration = Duration::from_secs(60);
 /// When a task that found its shard taken comes back.
 const COME_BACK: Duration = Duration::from_millis(100);
 
+/// What runs tasks.
+#[derive(Clone)]
+pub(crate) enum Pool {
+    Threads(Arc<ThreadPool>),
+    /// The simulator takes the shards from here, and steps their tasks itself.
+    #[cfg(feature = "sim")]
+    Steps(crossbeam_channel::Sender<Arc<ShardCell>>),
+}
+
+impl Pool {
+    fn submit(&self, cell: &Arc<ShardCell>) {
+        let cell = Arc::clone(cell);
+        match self {
+            Self::Threads(threads) => threads.spawn(move || run(&cell)),
+            #[cfg(feature = "sim")]
+            Self::Steps(submitted) => drop(submitted.send(cell)),
+        }
+    }
+}
+
 /// The pool's side of a shard.
 pub(crate) struct Task {
-    pool: Arc<ThreadPool>,
+    pool: Pool,
     shared: Arc<Shared>,
     /// A task of this shard is submitted or running.
     consuming: AtomicBool,
@@ -42,7 +61,7 @@ pub(crate) struct Task {
 }
 
 impl Task {
-    pub(crate) fn new(pool: Arc<ThreadPool>, shared: Arc<Shared>, slice: Duration) -> Self {
+    pub(crate) fn new(pool: Pool, shared: Arc<Shared>, slice: Duration) -> Self {
         let (consuming, runner) = (AtomicBool::new(false), Mutex::new(None));
         Self { pool, shared, consuming, runner, slice }
     }
@@ -54,27 +73,16 @@ impl Task {
     /// Submits the shard's task, unless there is one.
     pub(crate) fn schedule(&self, cell: &Arc<ShardCell>) {
         if !self.consuming.swap(true, Ordering::AcqRel) {
-            self.submit(cell);
+            self.pool.submit(cell);
         }
-    }
-
-    fn submit(&self, cell: &Arc<ShardCell>) {
-        let cell = Arc::clone(cell);
-        self.pool.spawn(move || {
-            let Executor::Pool(task) = &cell.executor else { return };
-            // A panic in here is our own fault, not a listener's.
-            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| task.run(&cell))) {
-                let what = format!("shard {} panicked: {}", cell.index, panic_text(panic));
-                log::error!(target: "keylane", "{what}");
-                cell.exit();
-                task.shared.fail(&what);
-            }
-        });
     }
 
     /// Runs the shard until it has nothing to do, or its slice is over.
     fn run(&self, cell: &Arc<ShardCell>) {
         let Some(mut slot) = self.runner.try_lock() else {
+            if self.shared.gate.state() == GateState::Closed {
+                return; // Whoever has it sees that it is over.
+            }
             return self.shared.wait_until(self.shared.clock.now() + COME_BACK, cell, true);
         };
         let Some(runner) = slot.as_mut() else { return };
@@ -91,13 +99,7 @@ impl Task {
                     }
                 }
                 Look::Wait(until) => {
-                    self.consuming.store(false, Ordering::SeqCst);
-                    if let Some(until) = until {
-                        self.shared.wait_until(until, cell, false);
-                    }
-                    // What came before the flag was cleared did not submit a task.
-                    let came = self.has_work(cell);
-                    if !came || self.consuming.swap(true, Ordering::AcqRel) {
+                    if self.rests(cell, until) {
                         return;
                     }
                 }
@@ -109,6 +111,17 @@ impl Task {
                 }
             }
         }
+    }
+
+    /// There is nothing to do until then: the task ends, unless something has come meanwhile.
+    fn rests(&self, cell: &Arc<ShardCell>, until: Option<Instant>) -> bool {
+        self.consuming.store(false, Ordering::SeqCst);
+        if let Some(until) = until {
+            self.shared.wait_until(until, cell, false);
+        }
+        // What came before the flag was cleared did not submit a task.
+        let came = self.has_work(cell);
+        !came || removed!("look for work again") || self.consuming.swap(true, Ordering::AcqRel)
     }
 
     fn look(&self, cell: &Arc<ShardCell>, runner: &mut Runner) -> Look {
@@ -150,10 +163,87 @@ impl Task {
     }
 }
 
-enum Look {
+/// Runs a shard's task, on whichever thread.
+fn run(cell: &Arc<ShardCell>) {
+    let Executor::Pool(task) = &cell.executor else { return };
+    // A panic in here is our own fault, not a listener's.
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| task.run(cell))) {
+        let what = format!("shard {} panicked: {}", cell.index, panic_text(panic));
+        log::error!(target: "keylane", "{what}");
+        cell.exit();
+        task.shared.fail(&what);
+    }
+}
+
+/// What a task is to do.
+pub(crate) enum Look {
     Call,
     Wait(Option<Instant>),
     Over,
+}
+
+/// [`Task::run`] in steps, for a driver that has other things to do between them.
+#[cfg(feature = "sim")]
+impl Task {
+    /// Begins: `None` when somebody else has the shard, or it has ended.
+    pub(crate) fn begin(&self) -> Option<Runner> {
+        self.runner.lock().take()
+    }
+
+    pub(crate) fn look_at(&self, cell: &Arc<ShardCell>, runner: &mut Runner) -> Look {
+        self.look(cell, runner)
+    }
+
+    /// Ends if the slice that began at this time is over, to be submitted again; else the runner is
+    /// given back.
+    pub(crate) fn give_way(
+        &self,
+        cell: &Arc<ShardCell>,
+        runner: Runner,
+        began: Instant,
+    ) -> Option<Runner> {
+        let now = self.shared.clock.now();
+        if now < began + self.slice {
+            return Some(runner);
+        }
+        *self.runner.lock() = Some(runner);
+        self.shared.wait_until(now, cell, true);
+        None
+    }
+
+    /// Ends, unless something has come meanwhile: then the runner is given back.
+    pub(crate) fn end(
+        &self,
+        cell: &Arc<ShardCell>,
+        runner: Runner,
+        until: Option<Instant>,
+    ) -> Option<Runner> {
+        *self.runner.lock() = Some(runner);
+        if self.rests(cell, until) { None } else { self.begin() }
+    }
+
+    /// Whether there is no task of the shard, submitted or running.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        !self.consuming.load(Ordering::SeqCst)
+    }
+
+    /// Ends for ever.
+    pub(crate) fn end_for_ever(&self, cell: &ShardCell, mut runner: Runner) {
+        runner.tell_stop();
+        cell.exit();
+        self.shared.signals.wake();
+    }
+}
+
+#[cfg(feature = "sim")]
+impl ShardCell {
+    /// The shard's task, where it runs on a pool.
+    pub(crate) fn task(&self) -> Option<&Task> {
+        match &self.executor {
+            Executor::Pool(task) => Some(task),
+            Executor::Thread { .. } => None,
+        }
+    }
 }
 
 /// Shards that wait for a time. The source thread looks after them.
@@ -163,6 +253,8 @@ pub(crate) struct Timers(Mutex<Waiting>);
 /// By time; the number makes equal times different. `true`: the shard's task counts as submitted.
 #[derive(Default)]
 struct Waiting {
+    /// Nobody looks after them any more.
+    closed: bool,
     made: u64,
     by_time: BTreeMap<(Instant, u64), (Arc<ShardCell>, bool)>,
 }
@@ -172,6 +264,13 @@ impl Shared {
     /// submitted all the while.
     fn wait_until(&self, at: Instant, cell: &Arc<ShardCell>, submitted: bool) {
         let mut waiting = self.timers.0.lock();
+        if waiting.closed {
+            drop(waiting);
+            // The task's last look: the consumer has ended.
+            return if submitted {
+                submit(cell)
+            };
+        }
         waiting.made += 1;
         let number = waiting.made;
         waiting.by_time.insert((at, number), (Arc::clone(cell), submitted));
@@ -180,7 +279,27 @@ impl Shared {
     }
 }
 
+fn submit(cell: &Arc<ShardCell>) {
+    if let Executor::Pool(task) = &cell.executor {
+        task.pool.submit(cell);
+    }
+}
+
 impl Timers {
+    /// The source thread ends: what waits is looked at once more, to end as well. Shards and what
+    /// they share refer to each other through here.
+    pub(crate) fn close(&self) {
+        let waiting = {
+            let mut waiting = self.0.lock();
+            waiting.closed = true;
+            std::mem::take(&mut waiting.by_time)
+        };
+        waiting
+            .into_values()
+            .filter(|(_, submitted)| *submitted)
+            .for_each(|(cell, _)| submit(&cell));
+    }
+
     /// Has shards looked at whose time has come.
     pub(crate) fn fire(&self, now: Instant) {
         loop {
@@ -191,10 +310,7 @@ impl Timers {
             };
             let (cell, submitted) = first.remove();
             drop(waiting);
-            match &cell.executor {
-                Executor::Pool(task) if submitted => task.submit(&cell),
-                _ => cell.nudge(),
-            }
+            if submitted { submit(&cell) } else { cell.nudge() }
         }
     }
 

@@ -8,11 +8,12 @@ use std::thread::{Builder, JoinHandle};
 use crossbeam_channel::{Receiver, unbounded};
 use keylane_source::{Ack, DeadLetterSink, Source, SourceWaker};
 use parking_lot::Mutex;
-use rayon::{ThreadPool, ThreadPoolBuilder};
+use rayon::ThreadPoolBuilder;
 
 use super::cell::ShardCell;
 use super::coordinator::{Coordinator, Step};
 use super::mode::{ModeState, lay_out, needs_pool};
+use super::pool::Pool;
 use super::runner::mark_own_thread;
 use super::shared::{GateState, Posted, Shared, panic_text};
 use super::worker::{Ears, Worker};
@@ -37,7 +38,8 @@ impl Threads {
         factory: &Factory,
     ) -> Result<Self, Error> {
         let config = Arc::new(config);
-        let parts = Parts::new(&config, source.waker(), sink.is_some(), factory)?;
+        let pool = if needs_pool(config.mode) { Some(make_pool(&config)?) } else { None };
+        let parts = Parts::new(&config, source.waker(), sink.is_some(), factory, pool);
         let Parts { shared, coordinator, workers, posted } = parts;
         let started = Self { shared, coordinator: Arc::new(Mutex::new(coordinator)) };
         if let Err(error) = started.start_all(source, &config, sink.zip(posted), workers) {
@@ -88,6 +90,7 @@ impl Threads {
                 log::error!(target: "keylane", "{what}");
                 Err(Error::internal(what, StopReport::default()))
             });
+            shared.timers.close();
             shared.end(result);
         })?;
         Ok(())
@@ -110,9 +113,9 @@ impl Parts {
         waker: SourceWaker,
         has_sink: bool,
         factory: &Factory,
-    ) -> Result<Self, Error> {
+        pool: Option<Pool>,
+    ) -> Self {
         let layout = lay_out(config, has_sink, factory);
-        let pool = if needs_pool(config.mode) { Some(make_pool(config)?) } else { None };
         let mode = ModeState::new(config, pool, has_sink, factory);
         // As many letters as messages in flight at most: each holds its lane.
         let (letters, posted) = has_sink.then(unbounded).unzip();
@@ -125,12 +128,12 @@ impl Parts {
         let now = Clock.now();
         let coordinator =
             Coordinator::new(Arc::clone(config), Arc::clone(&shared), mode, layout, now);
-        Ok(Self { shared, coordinator, workers, posted })
+        Self { shared, coordinator, workers, posted }
     }
 }
 
 /// The threads of queue-locked mode.
-fn make_pool(config: &Config) -> Result<Arc<ThreadPool>, Error> {
+fn make_pool(config: &Config) -> Result<Pool, Error> {
     let name = config.thread_name.clone();
     let pool = ThreadPoolBuilder::new()
         .num_threads(config.shards)
@@ -138,7 +141,8 @@ fn make_pool(config: &Config) -> Result<Arc<ThreadPool>, Error> {
         .stack_size(config.stack_size)
         .build();
     let failed = |error| Error::thread(format!("{}-pool", config.thread_name), error);
-    pool.map(Arc::new).map_err(|error| failed(std::io::Error::other(error)))
+    pool.map(|threads| Pool::Threads(Arc::new(threads)))
+        .map_err(|error| failed(std::io::Error::other(error)))
 }
 
 fn spawn(
@@ -154,7 +158,7 @@ fn spawn(
 }
 
 /// Polls the source and lets the coordinator take its turn, until everything is over.
-fn run_source(
+pub(crate) fn run_source(
     mut source: Box<dyn Source>,
     coordinator: &Mutex<Coordinator>,
     shared: &Shared,

@@ -13,6 +13,7 @@ use super::faults::Faults;
 use super::random::Random;
 use crate::config::{Config, Exhausted, FailurePolicy, Mode, NoKey, OutOfRange, StartFrom};
 use crate::observer::Observer;
+use crate::pipeline::SLICE;
 
 pub(super) const MS: Duration = Duration::from_millis(1);
 pub(super) const SECOND: Duration = Duration::from_secs(1);
@@ -67,7 +68,8 @@ impl Plan {
         // What cannot be routed fails for ever, so it needs a policy that gives it up.
         let gives_up =
             options.failure.attempts_max.is_some() && options.failure.exhausted != Exhausted::Stop;
-        let routes = gives_up && random.chance(0.3);
+        let has_keys = options.mode == Mode::KeySharded;
+        let routes = gives_up && random.chance(0.3) && has_keys;
         if routes {
             options.route_by = Some(Arc::new(route));
         }
@@ -106,15 +108,16 @@ impl Plan {
     pub(super) fn in_words(&self) -> String {
         let Self { processes, queues, messages, chaos, per_message, has_sink, routes, .. } = self;
         let Self { locks, call, latency, patience, options, faults, .. } = self;
-        let Config { shards, channel_capacity, batch_max, linger, fetch_max, .. } = options;
+        let Config { mode, slice, shards, channel_capacity, batch_max, linger, fetch_max, .. } =
+            options;
         let Config { in_flight_max, in_flight_bytes_max, queue_in_flight_max, .. } = options;
         let Config { span_max, commit_interval, commit_count, start_from, .. } = options;
         let Config { out_of_range, no_key, failure, revoke_timeout, stop_timeout, .. } = options;
         format!(
-            "{processes} processes, {queues} queues, {messages} messages, faults for {chaos:?}, \
+            "{mode:?}, {processes} processes, {queues} queues, {messages} messages, faults for {chaos:?}, \
              per message {per_message}, sink {has_sink}, routes {routes}, locks {locks:?}, calls \
              {call:?}, latency {latency:?}, patience {patience:?}\n\
-             shards {shards}, channel {channel_capacity}, batch {batch_max}, linger {linger:?}, \
+             shards {shards}, slice {slice:?}, channel {channel_capacity}, batch {batch_max}, linger {linger:?}, \
              fetch {fetch_max}, in flight {in_flight_max} ({in_flight_bytes_max} bytes, queue \
              {queue_in_flight_max:?}), span {span_max}, commit {commit_interval:?} \
              {commit_count:?}, start {start_from:?}, out of range {out_of_range:?}, no key \
@@ -160,6 +163,14 @@ impl Plan {
 }
 
 fn draw_options(seed: u64, has_sink: bool, random: &mut Random) -> Config {
+    let mode = random.pick(&[
+        Mode::KeySharded,
+        Mode::KeySharded,
+        Mode::KeySharded,
+        Mode::QueueLocked,
+        Mode::Concurrent,
+    ]);
+    let no_key = random.pick(&[NoKey::OneLane, NoKey::ByQueue, NoKey::Spread]);
     let in_flight_max = random.pick(&[1, 2, 7, 30, 200, 2_000]);
     let start_from = random.pick(&[
         StartFrom::Earliest,
@@ -168,7 +179,8 @@ fn draw_options(seed: u64, has_sink: bool, random: &mut Random) -> Config {
         StartFrom::TimestampMs(20),
     ]);
     Config {
-        mode: Mode::KeySharded,
+        mode,
+        slice: random.pick(&[SLICE, 20 * MS, Duration::ZERO]),
         shards: random.pick(&[1, 2, 3, 7]),
         channel_capacity: random.pick(&[1, 1, 2, 5, 64, 1_024]),
         batch_max: random.pick(&[1, 1, 2, 5, 32]),
@@ -188,7 +200,8 @@ fn draw_options(seed: u64, has_sink: bool, random: &mut Random) -> Config {
             OutOfRange::Latest,
             OutOfRange::Fail,
         ]),
-        no_key: random.pick(&[NoKey::OneLane, NoKey::ByQueue, NoKey::Spread]),
+        // The other modes have no routing keys.
+        no_key: if mode == Mode::KeySharded { no_key } else { NoKey::OneLane },
         failure: draw_policy(has_sink, random),
         revoke_timeout: random.time(MS, 10 * SECOND),
         stop_timeout: random.time(50 * MS, 20 * SECOND),

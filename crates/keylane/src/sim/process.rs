@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::Receiver;
+use crossbeam_channel::{Receiver, unbounded};
 use keylane_source::{Source, SourceError, SourceEvent};
 use keylane_testkit::guarantee::MemberId;
 
@@ -15,7 +15,9 @@ use super::world::{Desk, SharedWorld, World};
 use crate::config::{Config, Exhausted};
 use crate::error::Error;
 use crate::observer::Event;
-use crate::pipeline::{Coordinator, Parts, Posted, Shared, Step, send_letter};
+use crate::pipeline::{
+    Coordinator, Parts, Pool, Posted, ShardCell, Shared, Step, Task, needs_pool, send_letter,
+};
 use crate::report::StopReport;
 
 /// What a stop may take beyond its deadline.
@@ -75,15 +77,19 @@ impl Process {
         check(&config, plan.has_sink);
         let source = SimSource::new(world.clone(), member);
         let factory = listener::factory(world, member);
-        let parts = Parts::new(&config, source.waker(), plan.has_sink, &factory);
-        let Parts { shared, coordinator, workers, posted } = parts.expect("no thread is made");
+        let (pool, submitted) = unbounded();
+        let pool = needs_pool(config.mode).then(|| Pool::Steps(pool));
+        let of_pool = if pool.is_some() { config.shards } else { 0 };
+        let parts = Parts::new(&config, source.waker(), plan.has_sink, &factory, pool);
+        let Parts { shared, coordinator, workers, posted } = parts;
         let workers = workers.into_iter().map(|worker| SimWorker::new(worker, world, member));
+        let of_pool = (0..of_pool).map(|_| SimWorker::of_pool(&submitted, world, member));
         Self {
             member,
             source,
             coordinator,
             shared,
-            workers: workers.collect(),
+            workers: workers.chain(of_pool).collect(),
             posted,
             sink: SimSink { world: world.clone(), member, epoch: None, pending: Vec::new() },
             world: world.clone(),
@@ -116,6 +122,14 @@ impl Process {
         match self.state {
             State::Polling(until) => Some(until),
             _ => None,
+        }
+    }
+
+    /// Whether nobody runs this shard, nor will without somebody else's doing.
+    pub(super) fn is_waiting(&self, shard: &ShardCell) -> bool {
+        match shard.task() {
+            Some(task) => task.is_at_rest() && !shard.has_exited(),
+            None => self.workers.iter().any(|worker| worker.waits_for(shard.index)),
         }
     }
 
@@ -188,6 +202,7 @@ impl Process {
                 let events = std::mem::take(&mut self.events);
                 self.coordinator.take_last_answers(events, now);
                 let result = self.coordinator.result(closed, now);
+                self.shared.timers.close();
                 self.state = State::Ended;
                 self.check_end(&result, now);
                 self.ended = Some(result);
@@ -246,6 +261,17 @@ impl Process {
         }
         if !report.all_committed() {
             world.wrong(format!("{member:?} stopped well without its commits: {report}"));
+        }
+    }
+}
+
+impl Drop for Process {
+    /// A shard on a pool and what runs it refer to each other until the shard has ended: one that was
+    /// killed never does.
+    fn drop(&mut self) {
+        self.shared.timers.close();
+        for cell in self.coordinator.shards() {
+            drop(cell.task().and_then(Task::begin));
         }
     }
 }

@@ -378,12 +378,15 @@ impl Source for SimSource {
         for queue in queues {
             let Some(reading) = self.readings.get(&queue) else { continue };
             let paused = reading.paused && !reading.under_way;
+            // What was under way may come together with the look-up's answer: from before the seek.
+            let together = reading.under_way && looked_up.contains(&queue);
+            let is_due = reading.fetch_at <= now || (together && world.random.chance(0.5));
             let end = world.broker.queue(queue).end;
             if reading.next == Some(end) {
                 let end = EndOffset::At(position(end));
                 let tells = world.random.chance(0.05);
                 events.extend(tells.then_some(SourceEvent::End { queue, end }));
-            } else if !paused && reading.fetch_at <= now {
+            } else if !paused && is_due {
                 events.extend(self.fetch(world, queue, limits));
             }
         }

@@ -131,9 +131,10 @@ pub(super) struct OpenTicket {
 impl World {
     pub(super) fn new(plan: Arc<Plan>, random: Random, start: Instant, in_words: bool) -> Self {
         let options = &plan.options;
-        // The budget, and what fetches bring beyond it: two of them where one comes after a pause.
-        let fetch = 2 * super::source::HUGE * options.fetch_max + 5;
-        let limit = options.in_flight_max + MOST_QUEUES * (fetch + 1);
+        // The budget, and what fetches bring beyond it, also while a queue is at its end and all of
+        // it is thrown away: roughly. What the engine has in flight is checked to the message.
+        let fetch = 4 * super::source::HUGE * options.fetch_max + 5;
+        let limit = 2 * options.in_flight_max + MOST_QUEUES * (fetch + 1);
         let watch = Watch::new(plan.scope(), (limit * plan.processes) as u64);
         let broker = Broker::new(plan.queues);
         Self {

@@ -29,7 +29,8 @@ impl Rig {
         let timeout = Duration::from_secs(1);
         let shared = Arc::new(Shared::new(Clock, waker, None, None, timeout));
         let factory = listener.into_factory();
-        let mode = ModeState::new(&Arc::new(config), Some(Arc::new(pool)), false, &factory);
+        let mode =
+            ModeState::new(&Arc::new(config), Some(Pool::Threads(Arc::new(pool))), false, &factory);
         let cells = (0..queues).map(|slot| mode.make_shard(slot, &shared).unwrap()).collect();
         Self { shared, cells }
     }
@@ -49,6 +50,14 @@ impl Rig {
             chunk.push(message, tag, &tenure, tracker.page());
         }
         self.cells[slot].shard.lock().offer(chunk.take(now).unwrap());
+    }
+
+    fn threads(&self) -> &ThreadPool {
+        match &self.task(0).pool {
+            Pool::Threads(threads) => threads,
+            #[cfg(feature = "sim")]
+            Pool::Steps(_) => unreachable!("the pool has threads"),
+        }
     }
 
     fn task(&self, slot: usize) -> &Task {
@@ -82,7 +91,7 @@ fn one_task_is_submitted_however_often_a_shard_is_scheduled() {
     assert_eq!(calls.recv().unwrap(), 0);
     // One thread is in the call; what else was submitted, the other one has run before this.
     let (passed, behind) = mpsc::channel();
-    rig.task(0).pool.spawn(move || passed.send(()).unwrap());
+    rig.threads().spawn(move || passed.send(()).unwrap());
     behind.recv().unwrap();
     assert!(rig.shared.timers.next_due().is_none(), "no second task found the shard taken");
     (0..3).for_each(|_| go.send(()).unwrap());
@@ -107,9 +116,9 @@ fn the_lock_keeps_a_second_task_out_where_the_flag_did_not() {
     );
     rig.offer(0, 2);
     // Past the flag, twice: the first task is in its call, the second finds the lock taken.
-    rig.task(0).submit(&rig.cells[0]);
+    submit(&rig.cells[0]);
     assert_eq!(calls.recv().unwrap(), 0);
-    rig.task(0).submit(&rig.cells[0]);
+    submit(&rig.cells[0]);
     // It does not wait for the lock: it comes back later, and its thread is free.
     let due = loop {
         match rig.shared.timers.next_due() {
@@ -140,7 +149,7 @@ fn a_queue_whose_slice_is_over_gives_its_thread_to_the_next() {
     );
     rig.offer(0, 3);
     rig.offer(1, 3);
-    rig.task(0).pool.install(|| {
+    rig.threads().install(|| {
         // From inside the pool, so that nothing runs before both are submitted.
         rig.cells[0].nudge();
         rig.cells[1].nudge();
@@ -154,4 +163,33 @@ fn a_queue_whose_slice_is_over_gives_its_thread_to_the_next() {
     let first_half = &turns[..3];
     assert!(first_half.contains(&0) && first_half.contains(&1), "{turns:?}");
     assert_eq!(turns.iter().filter(|&&queue| queue == 0).count(), 3);
+}
+
+#[test]
+fn what_waits_when_the_consumer_has_ended_is_looked_at_once_more_and_kept_by_nobody() {
+    let (called, calls) = mpsc::channel();
+    let called = std::sync::Mutex::new(called);
+    let rig = Rig::new(
+        1,
+        1,
+        Duration::ZERO,
+        listen::each(move |message, _| {
+            called.lock().unwrap().send(message.offset().get()).unwrap();
+            Ok(Outcome::Done)
+        }),
+    );
+    rig.offer(0, 2);
+    rig.cells[0].nudge();
+    assert_eq!(calls.recv().unwrap(), 0);
+    while rig.shared.timers.next_due().is_none() {
+        std::thread::yield_now(); // Until the slice is over.
+    }
+    rig.shared.gate.move_to(GateState::Closed);
+    rig.shared.timers.close();
+    assert_eq!(rig.shared.timers.next_due(), None);
+    // The task has seen that it is over: the listener is gone, without another call.
+    let end = calls.recv_timeout(Duration::from_secs(60));
+    assert_eq!(end, Err(mpsc::RecvTimeoutError::Disconnected));
+    rig.shared.wait_until(rig.shared.clock.now(), &rig.cells[0], false);
+    assert_eq!(rig.shared.timers.next_due(), None);
 }
