@@ -1,8 +1,10 @@
-//! The place of: builds with a planted bug.
+//! Each planted bug is found.
 
 use super::{Depth, Done};
+use crate::bugs::{BugsFlags, run as find_bugs};
 use crate::outcome::Ended;
 
 pub(super) fn run(_: Depth) -> Ended<Done> {
-    Ok(Done::Skipped("nothing is wired up here yet".to_owned()))
+    find_bugs(&BugsFlags { only: None, seed: 1, seeds: 5_000 })?;
+    Ok(Done::Passed)
 }
