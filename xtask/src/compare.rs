@@ -1,5 +1,9 @@
-//! `cargo xtask compare`: the same messages in every mode, over threads, work and skew. Each run has
-//! the load generator's checkers on; what comes out is a table, a report and pictures.
+//! `cargo xtask compare`: the same messages in every mode, over threads, work and skew. Each run
+//! has the load generator's checkers on; what comes out is a table, a report and pictures.
+//!
+//! Two kinds of runs: as fast as it goes, which says how many messages a second; and at a rate that
+//! every mode can keep up with, which says how long a message takes. At full speed a latency only
+//! says how many messages were pulled before this one.
 
 use std::path::PathBuf;
 
@@ -9,7 +13,7 @@ use serde::Serialize;
 
 use crate::flags::{CompareFlags, LoadFlags, Mode};
 use crate::load::{self, Figures};
-use crate::outcome::{Ended, Failure};
+use crate::outcome::{Ended, Failure, say};
 
 mod plot;
 mod report;
@@ -29,7 +33,17 @@ struct Setting {
     skew: f64,
 }
 
-/// One run.
+/// One run that is to be made.
+#[derive(Debug, Clone, Copy)]
+struct Run {
+    setting: Setting,
+    threads: u32,
+    mode: &'static str,
+    /// Messages per second; `None`: as fast as it goes.
+    rate: Option<u64>,
+}
+
+/// One run that was made.
 #[derive(Debug, Serialize)]
 struct Cell {
     mode: &'static str,
@@ -37,6 +51,8 @@ struct Cell {
     work: &'static str,
     skew: f64,
     queues: u32,
+    /// The messages per second that were offered; `None`: as many as it takes.
+    rate: Option<u64>,
     #[serde(flatten)]
     figures: Figures,
 }
@@ -55,20 +71,22 @@ impl Setting {
 /// The task.
 pub(crate) fn run(flags: &CompareFlags) -> Ended {
     let (settings, threads) = plan(flags.quick);
-    let runs = settings.len() * threads.len() * MODES.len();
-    let bar = ProgressBar::new(runs as u64);
+    let runs = runs(flags.quick, &settings, &threads);
+    let bar = ProgressBar::new(runs.len() as u64);
     let style =
         ProgressStyle::with_template("{bar:30} {pos}/{len} {msg} [{elapsed} so far, {eta} left]");
     bar.set_style(style.map_err(|error| Failure::other("draw the progress", error))?);
     let mut cells = Vec::new();
-    for setting in &settings {
-        for &threads in &threads {
-            for (_, mode) in MODES {
-                bar.set_message(format!("{mode}, {threads} threads, {}", setting.title()));
-                cells.push(measure(flags, *setting, threads, mode)?);
-                bar.inc(1);
-            }
+    for run in runs {
+        let Run { setting, threads, mode, .. } = run;
+        bar.set_message(format!("{mode}, {threads} threads, {}", setting.title()));
+        if bar.is_hidden() && mode == MODES[0].1 {
+            // No terminal: a line for all modes together.
+            let (made, all) = (cells.len(), bar.length().unwrap_or(0));
+            say(&format!("{made} of {all} runs; now {threads} threads, {}", setting.title()));
         }
+        cells.push(measure(flags, run)?);
+        bar.inc(1);
     }
     bar.finish_and_clear();
     let report = flags.report.clone().unwrap_or_else(|| default_folder().join("compare.html"));
@@ -114,21 +132,45 @@ fn plan(quick: bool) -> (Vec<Setting>, Vec<u32>) {
     (settings, vec![1, 2, 4, 8, 16, 32, 64, 128])
 }
 
+/// Every run, in the order in which they are made: the modes of one setting side by side.
+fn runs(quick: bool, settings: &[Setting], threads: &[u32]) -> Vec<Run> {
+    let mut runs = Vec::new();
+    let mut in_each_mode = |setting, threads, rate| {
+        runs.extend(MODES.map(|(_, mode)| Run { setting, threads, mode, rate }));
+    };
+    for &setting in settings {
+        threads.iter().for_each(|&threads| in_each_mode(setting, threads, None));
+        let panels = match (quick, setting.work) {
+            (false, _) => &[4, 16, 64][..],
+            (true, "none") => &[],
+            (true, _) => &[4, 64],
+        };
+        let rate = Some(rate(setting.work));
+        panels.iter().for_each(|&threads| in_each_mode(setting, threads, rate));
+    }
+    runs
+}
+
+/// What all modes keep up with, four queues at a time: about half of what they could.
+fn rate(work: &str) -> u64 {
+    match work {
+        "none" => 50_000,
+        "spin:10us" => 10_000,
+        _ => 1_600,
+    }
+}
+
 fn default_folder() -> PathBuf {
     crate::ci::target_folder().join("keylane")
 }
 
 /// Runs the load generator once, over messages in memory.
-fn measure(
-    flags: &CompareFlags,
-    setting: Setting,
-    threads: u32,
-    mode: &'static str,
-) -> Ended<Cell> {
-    let messages = messages(flags.quick, setting.work, threads, mode).to_string();
+fn measure(flags: &CompareFlags, run: Run) -> Ended<Cell> {
+    let Run { setting, threads, mode, rate } = run;
+    let messages = messages(flags.quick, run).to_string();
     let (threads_text, queues, skew) =
         (threads.to_string(), QUEUES.to_string(), setting.skew.to_string());
-    let seed = flags.seed.to_string();
+    let (seed, rate_text) = (flags.seed.to_string(), rate.map(|rate| rate.to_string()));
     let options = [
         "load",
         "--source",
@@ -150,11 +192,12 @@ fn measure(
         "--seed",
         &seed,
     ];
-    let options = Options::try_parse_from(options)
+    let paced = rate_text.iter().flat_map(|rate| ["--rate", rate]);
+    let options = Options::try_parse_from(options.into_iter().chain(paced))
         .map_err(|error| Failure::other("read the load generator's options", error))?;
     let figures = load::figures(&options.load)?;
     let Setting { work, skew } = setting;
-    Ok(Cell { mode, threads, work, skew, queues: QUEUES, figures })
+    Ok(Cell { mode, threads, work, skew, queues: QUEUES, rate, figures })
 }
 
 #[derive(Parser)]
@@ -164,10 +207,14 @@ struct Options {
 }
 
 /// So many that the run takes about a second (a quarter of one when it is quick): enough to reach a
-/// steady state.
-fn messages(quick: bool, work: &str, threads: u32, mode: &str) -> u64 {
+/// steady state. At a rate it takes longer, for the slowest in a thousand.
+fn messages(quick: bool, run: Run) -> u64 {
+    let Run { setting, threads, mode, rate } = run;
+    if let Some(rate) = rate {
+        return rate * if quick { 1 } else { 2 };
+    }
     let parallel = if mode == "queue-locked" { threads.min(QUEUES) } else { threads };
-    let a_second = match work {
+    let a_second = match setting.work {
         "none" => 400_000,
         "spin:10us" => 60_000,
         _ => u64::from(parallel) * 800,
@@ -204,11 +251,26 @@ fn print_table(setting: Setting, threads: &[u32], cells: &[Cell]) {
     }
 }
 
+/// The run at full speed.
 fn find<'a>(cells: &'a [Cell], setting: Setting, threads: u32, mode: &str) -> Option<&'a Cell> {
-    cells.iter().find(|cell| {
-        (cell.work, cell.skew, cell.threads, cell.mode)
+    cells.iter().find(|cell| cell.rate.is_none() && cell.is_of(setting, threads, mode))
+}
+
+/// The run at a rate.
+fn find_paced<'a>(
+    cells: &'a [Cell],
+    setting: Setting,
+    threads: u32,
+    mode: &str,
+) -> Option<&'a Cell> {
+    cells.iter().find(|cell| cell.rate.is_some() && cell.is_of(setting, threads, mode))
+}
+
+impl Cell {
+    fn is_of(&self, setting: Setting, threads: u32, mode: &str) -> bool {
+        (self.work, self.skew, self.threads, self.mode)
             == (setting.work, setting.skew, threads, mode)
-    })
+    }
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rate, to be shown")]
@@ -229,15 +291,20 @@ mod tests {
     fn every_run_has_messages_for_each_thread() {
         for quick in [false, true] {
             let (settings, threads) = plan(quick);
-            for setting in settings {
-                for &threads in &threads {
-                    for (_, mode) in MODES {
-                        let messages = messages(quick, setting.work, threads, mode);
-                        assert!((400..=400_000).contains(&messages), "{setting:?} {threads}");
-                    }
-                }
+            for run in runs(quick, &settings, &threads) {
+                let messages = messages(quick, run);
+                assert!((400..=400_000).contains(&messages), "{run:?}");
             }
         }
+    }
+
+    #[test]
+    fn every_setting_runs_in_every_mode_with_every_number_of_threads() {
+        let (settings, threads) = plan(false);
+        assert_eq!((settings.len(), threads), (6, vec![1, 2, 4, 8, 16, 32, 64, 128]));
+        let runs = runs(false, &settings, &threads);
+        let at_full_speed = runs.iter().filter(|run| run.rate.is_none()).count();
+        assert_eq!((at_full_speed, runs.len() - at_full_speed), (6 * 8 * 3, 6 * 3 * 3));
     }
 
     #[test]

@@ -32,10 +32,12 @@ mod report;
 mod result;
 mod table;
 
+use hdrhistogram::Histogram;
 use serde::Serialize;
 
 use crate::flags::LoadFlags;
 use crate::outcome::{Ended, Failure, say};
+pub(crate) use json::Percentiles;
 use plan::Plan;
 
 /// What a comparison needs of a run.
@@ -46,8 +48,13 @@ pub(crate) struct Figures {
     /// Of bare threads that do the same work, as many as there are calls at a time.
     pub(crate) ceiling_per_s: Option<f64>,
     pub(crate) imbalance: f64,
-    pub(crate) hand_off_p50_us: u64,
-    pub(crate) hand_off_p99_us: u64,
+    /// From the pull to the call, first attempts.
+    pub(crate) latency_us: Percentiles,
+    /// From the pull until the message was done.
+    pub(crate) engine_latency_us: Percentiles,
+    /// The same, whole: for a plot.
+    #[serde(skip)]
+    pub(crate) engine_latency: Histogram<u64>,
     pub(crate) cpu_us_a_message: Option<f64>,
     pub(crate) duplicates: u64,
     /// What was not as it should be, in words.
@@ -62,17 +69,17 @@ pub(crate) fn figures(flags: &LoadFlags) -> Ended<Figures> {
     };
     let result = run::run(&plan, *first)?;
     let delivered = result.delivered().max(1) as f64;
-    let hand_off = |quantile| result.tally.hand_off.value_at_quantile(quantile);
     Ok(Figures {
         messages: result.delivered(),
         messages_per_s: result.per_second(),
         ceiling_per_s: result.ceiling,
         imbalance: result.imbalance(),
-        hand_off_p50_us: hand_off(0.5),
-        hand_off_p99_us: hand_off(0.99),
+        latency_us: Percentiles::of(&result.tally.hand_off),
+        engine_latency_us: Percentiles::of(&result.tally.in_engine),
         cpu_us_a_message: result.cpu_seconds.map(|seconds| seconds * 1e6 / delivered),
         duplicates: result.verdict.duplicates,
         broken: result.broken(),
+        engine_latency: result.tally.in_engine,
     })
 }
 

@@ -57,12 +57,13 @@ struct Object<'a> {
     flights: Option<Balances>,
 }
 
-#[derive(Debug, Serialize)]
-struct Percentiles {
-    p50: u64,
-    p99: u64,
-    p999: u64,
-    max: u64,
+/// Of a latency, in microseconds.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(crate) struct Percentiles {
+    pub(crate) p50: u64,
+    pub(crate) p99: u64,
+    pub(crate) p999: u64,
+    pub(crate) max: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -141,7 +142,7 @@ fn object(result: &RunResult) -> Object<'_> {
 }
 
 impl Percentiles {
-    fn of(histogram: &Histogram<u64>) -> Self {
+    pub(super) fn of(histogram: &Histogram<u64>) -> Self {
         let at = |quantile| histogram.value_at_quantile(quantile);
         Self { p50: at(0.5), p99: at(0.99), p999: at(0.999), max: histogram.max() }
     }
