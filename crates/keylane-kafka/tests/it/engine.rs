@@ -30,9 +30,9 @@ mod topics;
 mod volume;
 
 /// How long a run may take before it has failed.
-const PATIENCE: Duration = Duration::from_secs(90);
+const PATIENCE: Duration = Duration::from_secs(150);
 /// How long a broker may take to answer.
-const ANSWER: Duration = Duration::from_secs(20);
+const ANSWER: Duration = Duration::from_secs(60);
 /// How often something is looked at.
 const LOOK: Duration = Duration::from_millis(20);
 const STOP: Duration = Duration::from_secs(20);

@@ -10,7 +10,7 @@ use keylane_source::{
 };
 
 /// How long anything may take before a test has failed.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) const ALL: FetchLimits = FetchLimits { messages: 1_000, bytes: 1 << 20 };
 
 pub(crate) struct Member {

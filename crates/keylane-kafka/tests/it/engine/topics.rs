@@ -130,25 +130,22 @@ fn what_compaction_has_left_is_delivered_and_the_commit_reaches_the_end() {
     ];
     let Some(stage) = Stage::new("compacts", 1, &compacted) else { return };
     let producer = stage.broker.producer();
-    let send = |key: u64, payload: u64| {
-        let (key, payload) = (format!("key-{key}"), payload.to_string());
-        let record = Record::to(&stage.broker.topic).key(key.as_bytes());
-        producer.send(record.payload(payload.as_bytes())).unwrap();
-        producer.flush(ANSWER).unwrap();
-    };
     let mut sent = 0;
     // Segments are rolled when something is appended, and cleaned some time later: written until
     // most of what is there has gone.
     let start = Instant::now();
     let newest = loop {
         let mut newest = HashMap::new();
-        for key in 0..20 {
-            send(key, sent);
-            newest.insert(format!("key-{key}"), sent);
+        for n in 0..100 {
+            let (key, payload) = (format!("key-{}", n % 20), sent.to_string());
+            let record = Record::to(&stage.broker.topic).key(key.as_bytes());
+            producer.send(record.payload(payload.as_bytes())).unwrap();
+            newest.insert(key, sent);
             sent += 1;
         }
+        producer.flush(ANSWER).unwrap();
         let left = left_of(&stage);
-        if sent >= 400 && left < sent / 2 {
+        if left < sent / 2 {
             break newest;
         }
         assert!(start.elapsed() < super::PATIENCE, "never compacted: {left} of {sent}");
