@@ -4,11 +4,17 @@
 mod kafka;
 mod maven;
 mod rocketmq;
+#[cfg(feature = "kafka")]
+mod topic;
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::Command;
 use std::thread;
 use std::time::Duration;
+
+#[cfg(feature = "kafka")]
+pub(crate) use topic::create_kafka_topic;
 
 use crate::flags::{Broker, BrokersAction, BrokersFlags};
 use crate::outcome::{Ended, Failure, say};
@@ -18,14 +24,11 @@ pub(crate) fn run(flags: &BrokersFlags) -> Ended {
     let all = || vec![Broker::Kafka, Broker::Rocketmq];
     let brokers = flags.broker.map_or_else(all, |broker| vec![broker]);
     brokers.into_iter().try_for_each(|broker| match flags.action {
-        BrokersAction::Up => up(broker).map(|running| say(&running.to_string())),
+        BrokersAction::Up => show(&up(broker)?),
         BrokersAction::Down => down(broker).map(|()| say(&format!("{} is down", broker.name()))),
-        BrokersAction::Restart => restart(broker).map(|running| say(&running.to_string())),
+        BrokersAction::Restart => show(&restart(broker)?),
         BrokersAction::Status => match status(broker)? {
-            Some(running) => {
-                say(&running.to_string());
-                Ok(())
-            }
+            Some(running) => show(&running),
             None => {
                 say(&format!("{} does not run", broker.name()));
                 Ok(())
@@ -50,6 +53,13 @@ impl std::fmt::Display for Running {
         let Self { broker, address, pid } = self;
         write!(f, "{} answers at {address}, process {pid}", broker.name())
     }
+}
+
+/// In words for people; on standard output the address alone, for a command that wants it.
+fn show(running: &Running) -> Ended {
+    say(&running.to_string());
+    let written = writeln!(std::io::stdout(), "{}", running.address);
+    written.map_err(|error| Failure::other("write the address", error))
 }
 
 /// Starts a broker, or finds the one that runs, and waits until it answers.

@@ -49,6 +49,7 @@ pub(crate) fn start(broker: Broker) -> Ended<Started> {
 /// Runs the broker's suites, and stops what was started for them.
 pub(crate) fn test(broker: Broker, started: Started) -> Ended {
     let tested = suites(broker).into_iter().try_for_each(|suite| suite.run(&started.running));
+    let tested = tested.and_then(|()| run_examples(&started.running));
     if started.ran_before {
         return tested.map_err(|failure| match failure {
             Failure::Broken(why) => Failure::Broken(format!("{why} ({broker:?} goes on)")),
@@ -99,6 +100,15 @@ impl Suite {
         }
         must_pass_within(tests, LIMIT)
     }
+}
+
+/// The examples that need it.
+fn run_examples(broker: &brokers::Running) -> Ended {
+    let Broker::Kafka = broker.broker else { return Ok(()) };
+    let which = ["run", "--package", "keylane-kafka", "--example", "orders", "--profile", "test"];
+    let mut example = cargo(&which);
+    example.args(["--locked", "--", &broker.address]);
+    must_pass_within(example, LIMIT)
 }
 
 /// What kills and restarts the broker, for `sh -c`: this very program.

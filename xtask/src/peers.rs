@@ -9,6 +9,8 @@
 
 #[cfg(any(feature = "kafka", feature = "rocketmq"))]
 mod contest;
+#[cfg(feature = "kafka")]
+mod kafka;
 mod maven;
 mod measured;
 mod member;
@@ -145,7 +147,7 @@ fn arena(broker: Broker) -> Ended<Box<dyn Arena>> {
         #[cfg(feature = "rocketmq")]
         Broker::Rocketmq => Ok(Box::new(rocketmq::open(&contest::address(broker)?)?)),
         #[cfg(feature = "kafka")]
-        Broker::Kafka => Err(Failure::usage("peers kafka: there is no contest yet")),
+        Broker::Kafka => Ok(Box::new(kafka::open(&contest::address(broker)?))),
         #[cfg(not(all(feature = "kafka", feature = "rocketmq")))]
         missing => Err(build_with(missing)),
     }

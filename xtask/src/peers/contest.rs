@@ -3,7 +3,9 @@
 use std::process::Command;
 
 use clap::ValueEnum;
-use keylane_testkit::workload::{Keys, Sizes, Workload};
+use keylane_testkit::workload::Keys;
+#[cfg(feature = "rocketmq")]
+use keylane_testkit::workload::{Sizes, Workload};
 
 use super::{Entry, Setting};
 use crate::brokers;
@@ -21,14 +23,19 @@ pub(super) fn address(broker: Broker) -> Ended<String> {
     Ok(running.address)
 }
 
-/// The messages: the same for everyone, and in every round.
-pub(super) fn workload(setting: &Setting, topic: &str) -> Workload {
-    let keys = match setting.skew {
+/// How often which key occurs.
+pub(super) fn keys(setting: &Setting) -> Keys {
+    match setting.skew {
         0.0 => Keys::uniform(setting.keys.into()),
         skew => Keys::zipf(setting.keys.into(), skew),
-    };
+    }
+}
+
+/// The messages: the same for everyone, and in every round.
+#[cfg(feature = "rocketmq")]
+pub(super) fn workload(setting: &Setting, topic: &str) -> Workload {
     let workload = Workload::new(1).queues(topic, setting.queues).messages(setting.messages);
-    workload.keys(keys).sizes(Sizes::Fixed(100))
+    workload.keys(keys(setting)).sizes(Sizes::Fixed(100))
 }
 
 /// The command that has Keylane take part: this very program.

@@ -92,7 +92,7 @@ fn source(flags: &MemberFlags) -> Ended<Box<dyn Source>> {
         #[cfg(feature = "rocketmq")]
         Broker::Rocketmq => super::rocketmq::source(&flags.address, &flags.topic, &flags.group),
         #[cfg(feature = "kafka")]
-        Broker::Kafka => Err(Failure::usage("peers kafka: there is no contest yet")),
+        Broker::Kafka => super::kafka::source(&flags.address, &flags.topic, &flags.group),
         #[cfg(not(all(feature = "kafka", feature = "rocketmq")))]
         missing => Err(super::build_with(missing)),
     }

@@ -1,21 +1,17 @@
 //! Messages in a topic of a Kafka broker, made for this run: one partition for each queue.
 
-use std::pin::pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use keylane_kafka::{KafkaProducer, KafkaSource, Record};
 use keylane_source::{Offset, QueueId, Source, Watermark};
-use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
-use rdkafka::client::DefaultClientContext;
 use rdkafka::config::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::{Offset as KafkaOffset, TopicPartitionList};
 
 use super::broker::{address, produced_at, unique_name};
 use super::{Producing, Stored, Writer};
+use crate::brokers::create_kafka_topic;
 use crate::flags::Broker;
 use crate::load::workload::Workload;
 use crate::outcome::{Ended, Failure};
@@ -47,17 +43,10 @@ impl KafkaStage {
         let servers = address(Broker::Kafka, VARIABLE)?;
         let name = unique_name();
         let partitions = u32::try_from(workload.queues.len()).unwrap_or(u32::MAX);
+        create_kafka_topic(&servers, &name, partitions).map_err(failed("make room"))?;
         let mut config = ClientConfig::new();
-        config.set("bootstrap.servers", &servers);
-        let admin: AdminClient<DefaultClientContext> =
-            config.create().map_err(failed("connect"))?;
-        let count = i32::try_from(partitions).unwrap_or(i32::MAX);
-        let topic = NewTopic::new(&name, count, TopicReplication::Fixed(1));
-        let created = block_on(admin.create_topics(&[topic], &AdminOptions::new()));
-        for one in created.map_err(failed("create the topic"))? {
-            one.map_err(|(topic, code)| failed(&format!("create topic {topic}"))(code))?;
-        }
-        let lookup = config.set("group.id", &name).create().map_err(failed("connect"))?;
+        config.set("bootstrap.servers", &servers).set("group.id", &name);
+        let lookup = config.create().map_err(failed("connect"))?;
         Ok(Self { servers, name, partitions, lookup })
     }
 
@@ -76,7 +65,9 @@ impl KafkaStage {
     pub(super) fn stored(&self) -> Ended<Vec<Stored>> {
         let mut asked = TopicPartitionList::new();
         let index = |partition: u32| i32::try_from(partition).unwrap_or(i32::MAX);
-        (0..self.partitions).for_each(|one| drop(asked.add_partition(&self.name, index(one))));
+        for partition in 0..self.partitions {
+            asked.add_partition(&self.name, index(partition));
+        }
         let committed = self.lookup.committed_offsets(asked, ANSWER);
         let committed = committed.map_err(failed("look up the group's offsets"))?;
         let stored = |partition: u32| {
@@ -129,23 +120,5 @@ impl Writer for KafkaWriter {
         self.producer.flush(ANSWER).map_err(failed("send"))?;
         (producing.written)(written);
         Ok(())
-    }
-}
-
-/// Waits for a future of the admin client, which completes it on a thread of its own.
-fn block_on<F: Future>(future: F) -> F::Output {
-    struct Unpark(Thread);
-    impl Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let (mut context, mut future) = (Context::from_waker(&waker), pin!(future));
-    loop {
-        match future.as_mut().poll(&mut context) {
-            Poll::Ready(output) => return output,
-            Poll::Pending => thread::park(),
-        }
     }
 }
