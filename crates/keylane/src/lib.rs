@@ -94,6 +94,9 @@ mod consumer;
 mod error;
 mod listener;
 mod metrics;
+#[cfg(loom)]
+#[doc(hidden)]
+pub mod models;
 mod observer;
 mod outcome;
 mod pipeline;

@@ -29,6 +29,7 @@ use super::shutdown::Stopping;
 use super::watch::Watch;
 use crate::config::Config;
 use crate::observer::Event;
+use crate::sync::removed;
 
 /// How often the shards are looked at for calls that do not return, and the longest wait for the
 /// source.
@@ -317,7 +318,7 @@ impl Coordinator {
         // What has been finished up to here was noted; what comes later wakes us.
         self.shared.signals.arm(enough);
         match () {
-            () if self.shared.has_notes() => Duration::ZERO,
+            () if self.shared.has_notes() && !removed!("look at the notes again") => Duration::ZERO,
             () if !self.stashed.is_empty() => wait.min(SCARCE),
             () => wait,
         }

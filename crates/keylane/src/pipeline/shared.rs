@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::Sender;
 use keylane_source::{DeadLetter, SourceWaker};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex as Plain};
 
 use super::cell::ShardCell;
 use super::pool::Timers;
@@ -26,7 +26,7 @@ use super::shard::{Effects, LetterId};
 use crate::error::Error;
 use crate::observer::{Event, Observer};
 use crate::report::StopReport;
-use crate::sync::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use crate::sync::{AtomicBool, AtomicU8, AtomicU64, Mutex, Ordering, removed};
 use crate::time::{Clock, LONGEST};
 
 /// See the module's description.
@@ -44,7 +44,7 @@ pub(crate) struct Shared {
     observer: Option<Arc<dyn Observer>>,
     stop: Mutex<StopRequest>,
     stop_timeout: Duration,
-    ended: Mutex<Option<Result<StopReport, Error>>>,
+    ended: Plain<Option<Result<StopReport, Error>>>,
     ended_changed: Condvar,
 }
 
@@ -114,6 +114,9 @@ impl Gate {
     /// Pauses or goes on, unless the consumer stops.
     pub(crate) fn pause(&self, pause: bool) {
         let (from, to) = if pause { (0, 1) } else { (1, 0) };
+        if removed!("pause and go on only where it stands so") {
+            return self.0.store(to, Ordering::Release);
+        }
         // A failure means that it stops, or is in that state already.
         let _ = self.0.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire);
     }
@@ -167,7 +170,7 @@ impl Signals {
     }
 
     fn finished(&self, messages: u64) {
-        if self.armed.load(Ordering::SeqCst) {
+        if self.armed.load(Ordering::SeqCst) && !removed!("wake for budget") {
             let freed = self.freed.fetch_add(messages, Ordering::Relaxed) + messages;
             if freed >= self.enough.load(Ordering::Relaxed) {
                 self.fire();
@@ -216,7 +219,7 @@ impl Shared {
             observer,
             stop: Mutex::default(),
             stop_timeout,
-            ended: Mutex::new(None),
+            ended: Plain::new(None),
             ended_changed: Condvar::new(),
         }
     }

@@ -19,10 +19,9 @@
 use std::time::Instant;
 
 use keylane_source::QueueId;
-use parking_lot::Mutex;
 
 use crate::bug::bug;
-use crate::sync::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use crate::sync::{AtomicBool, AtomicU8, AtomicU64, Mutex, Ordering, removed};
 
 /// See the module's description.
 #[derive(Debug)]
@@ -127,7 +126,8 @@ impl Tenure {
 
     /// Clears the note and returns the messages and bytes finished so far.
     pub(crate) fn looked(&self) -> (u64, u64) {
-        self.done.noted.swap(false, Ordering::AcqRel);
+        let order = if removed!("order the note") { Ordering::Relaxed } else { Ordering::AcqRel };
+        self.done.noted.swap(false, order);
         (self.done.messages.load(Ordering::Relaxed), self.done.bytes.load(Ordering::Relaxed))
     }
 }

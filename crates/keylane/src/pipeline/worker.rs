@@ -5,19 +5,18 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use crossbeam_channel::{Receiver, select};
-
 use super::cell::{Executor, ShardCell};
 use super::chunk::Chunk;
 use super::runner::Runner;
 use super::shard::{Next, Shard};
 use super::shared::{GateState, Shared};
 use crate::listener::{Env, Factory};
+use crate::sync::{Receiver, first_of, removed};
 
 /// How often a thread that has nothing to do lets others run before it parks. To park and to be woken
 /// costs as much as some dozens of messages; meanwhile, more of them come together
 /// (`docs/performance.md`).
-const YIELDS: usize = 6;
+const YIELDS: usize = if cfg!(loom) { 0 } else { 6 };
 
 /// What a shard's thread listens to: messages, and a bell that says "look again".
 #[derive(Clone)]
@@ -86,7 +85,8 @@ impl Worker {
                 Err(_) => empty = true,
             }
         }
-        match gate {
+        let late = removed!("read the gate before the channel");
+        match if late { shared.gate.state() } else { gate } {
             GateState::Closed => None,
             GateState::Paused => Some(Next::Wait(None)),
             GateState::Open | GateState::Draining => {
@@ -112,16 +112,7 @@ impl Worker {
             std::thread::yield_now();
         }
         let (cell, shared) = (&self.runner.env.cell, &self.runner.env.shared);
-        let deadline = match until {
-            None => crossbeam_channel::never(),
-            Some(until) => crossbeam_channel::at(until),
-        };
-        let chunk = select! {
-            recv(self.ears.chunks) -> chunk => chunk.ok(),
-            recv(self.ears.rung) -> _ => None,
-            recv(deadline) -> _ => None,
-        };
-        if let Some(chunk) = chunk {
+        if let Some(chunk) = first_of(&self.ears.chunks, &self.ears.rung, until) {
             take(cell, shared, &mut cell.shard.lock(), chunk);
         }
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::bug::bug;
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Ordering, removed};
 
 /// Bits in a word.
 const WORD: usize = u64::BITS as usize;
@@ -25,7 +25,8 @@ pub(crate) struct Page {
 impl Page {
     /// Sets the bits of `mask` in a word.
     pub(crate) fn set(&self, word: usize, mask: u64) {
-        self.words[word].fetch_or(mask, Ordering::Release);
+        let order = if removed!("release a bit") { Ordering::Relaxed } else { Ordering::Release };
+        self.words[word].fetch_or(mask, order);
     }
 
     /// How many bits are set, without a gap, from the first on.
