@@ -3,9 +3,11 @@
 #![expect(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
 #![expect(clippy::print_stdout, reason = "a test that is skipped says so")]
 
+mod apache;
 mod broker;
 mod client;
 mod conformance;
+mod engine;
 mod faults;
 mod group;
 mod locks;

@@ -68,11 +68,16 @@ impl Real {
     /// A request that the client does not have, of an operator above all.
     pub(crate) fn ask(&self, request: &Frame) -> Frame {
         let (_, address) = self.route.masters().next().unwrap();
-        let stream = TcpStream::connect(address).unwrap();
-        let (mut input, output) = (stream.try_clone().unwrap(), Mutex::new(stream));
-        request.write(1, 0, &output);
-        Frame::read(&mut input).unwrap()
+        ask(address, request)
     }
+}
+
+/// Sends one request to a broker, outside of any client.
+pub(crate) fn ask(address: &str, request: &Frame) -> Frame {
+    let stream = TcpStream::connect(address).unwrap();
+    let (mut input, output) = (stream.try_clone().unwrap(), Mutex::new(stream));
+    request.write(1, 0, &output);
+    Frame::read(&mut input).unwrap()
 }
 
 fn numbers(range: std::ops::Range<u32>) -> Vec<String> {
