@@ -155,7 +155,7 @@ fn runs(quick: bool, settings: &[Setting], threads: &[u32]) -> Vec<Run> {
 fn rate(work: &str) -> u64 {
     match work {
         "none" => 50_000,
-        "spin:10us" => 10_000,
+        "spin:10us" => 5_000,
         _ => 1_600,
     }
 }
@@ -216,7 +216,7 @@ fn messages(quick: bool, run: Run) -> u64 {
     let parallel = if mode == "queue-locked" { threads.min(QUEUES) } else { threads };
     let a_second = match setting.work {
         "none" => 400_000,
-        "spin:10us" => 60_000,
+        "spin:10us" => 30_000,
         _ => u64::from(parallel) * 800,
     };
     (a_second / if quick { 4 } else { 1 }).max(400)
