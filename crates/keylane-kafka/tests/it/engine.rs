@@ -12,6 +12,7 @@
 //! A run is over when the broker itself says that the group has committed every partition to its
 //! end. Only then members stop, and the verdict has to be clean.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use keylane::{Consumer, Outcome, listen};
@@ -145,7 +146,9 @@ impl Filler {
         *end += 1;
         let (key, payload) = (format!("key-{key}"), format!("{:0100}", self.sent));
         let record = Record::to(&self.topic).partition(partition);
-        self.producer.send(record.key(key.as_bytes()).payload(payload.as_bytes())).unwrap();
+        let record = record.key(key.as_bytes()).payload(payload.as_bytes());
+        // While the broker is away the producer's queue is full, sooner or later.
+        until("the message is taken", || self.producer.send(record).map_err(|e| e.to_string()));
         self.sent += 1;
     }
 
@@ -164,6 +167,25 @@ impl Filler {
     fn flush(&self) {
         self.producer.flush(PATIENCE).unwrap();
     }
+}
+
+/// Sends as long as `run` takes, also where it panics.
+fn under_load<T>(filler: &mut Filler, run: impl FnOnce() -> T) -> T {
+    struct Ends<'a>(&'a AtomicBool);
+    impl Drop for Ends<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Release);
+        }
+    }
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let ends = Ends(&over);
+        let filling = scope.spawn(|| filler.send_until(|| over.load(Ordering::Acquire)));
+        let done = run();
+        drop(ends);
+        filling.join().unwrap();
+        done
+    })
 }
 
 /// Looks until it has happened; fails with what was seen last.

@@ -8,7 +8,6 @@
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use keylane::{Consumer, Message, Outcome, listen};
@@ -16,7 +15,7 @@ use keylane_kafka::KafkaSource;
 use keylane_testkit::guarantee::Scope;
 use keylane_testkit::recorder::Recorder;
 
-use super::{Filler, STOP, Stage, until};
+use super::{Filler, STOP, Stage, under_load, until};
 use crate::fetch::COOPERATIVE;
 
 mod notes;
@@ -50,9 +49,7 @@ fn come_and_go(settings: &[(&str, &str)]) {
     let folder = tempfile::tempdir().unwrap();
     let mut members = Members::new(&stage, folder.path().join("log"), settings);
     let mut filler = Filler::new(&stage, 6, 400);
-    let over = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let filling = scope.spawn(|| filler.send_until(|| over.load(Ordering::Acquire)));
+    let (fourth, fifth) = under_load(&mut filler, || {
         let first = members.join();
         let second = members.join();
         let third = members.join();
@@ -61,13 +58,11 @@ fn come_and_go(settings: &[(&str, &str)]) {
         members.leave(second);
         members.kill(third);
         members.until_part(fourth, 2 * TAKES_PART);
-        let fifth = members.join();
-        over.store(true, Ordering::Release);
-        filling.join().unwrap();
-        stage.until_committed(6);
-        members.leave(fourth);
-        members.leave(fifth);
+        (fourth, members.join())
     });
+    stage.until_committed(6);
+    members.leave(fourth);
+    members.leave(fifth);
     // Told first what there is, then what happened.
     let recorder = Recorder::new(Scope::key());
     filler.announce(&recorder);

@@ -2,13 +2,12 @@
 //! restarts it; it disturbs every other test at the same broker, so this runs by itself.
 
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::{Filler, Stage, until_assigned};
+use super::{Filler, Stage, under_load, until, until_assigned};
 
 #[test]
-fn a_broker_that_is_killed_twice_under_load_loses_nothing() {
+fn a_broker_that_is_killed_under_load_loses_nothing() {
     let Ok(restart) = std::env::var("KEYLANE_KAFKA_RESTART") else {
         println!("skipped: needs KEYLANE_KAFKA_RESTART, a command that kills and restarts it");
         return;
@@ -24,23 +23,20 @@ fn a_broker_that_is_killed_twice_under_load_loses_nothing() {
         .collect();
     members.iter().for_each(|member| until_assigned(member, 2));
     let mut filler = Filler::new(&stage, 4, 500);
-    let over = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let filling = scope.spawn(|| {
-            filler.send_until(|| over.load(Ordering::Acquire));
-            filler.sent
+    under_load(&mut filler, || {
+        let done = || members.iter().map(|member| member.metrics().succeeded).sum::<u64>();
+        until("messages flow", || match done() {
+            now if now > 1_000 => Ok(()),
+            now => Err(now.to_string()),
         });
-        for _ in 0..2 {
-            let before: u64 = members.iter().map(|member| member.metrics().succeeded).sum();
-            super::until("messages flow", || {
-                let now: u64 = members.iter().map(|member| member.metrics().succeeded).sum();
-                if now > before + 1_000 { Ok(()) } else { Err(format!("{before}, {now}")) }
-            });
-            let status = Command::new("sh").args(["-c", &restart]).status();
-            assert!(status.is_ok_and(|status| status.success()), "the restart failed");
-        }
-        over.store(true, Ordering::Release);
-        filling.join().unwrap();
+        let status = Command::new("sh").args(["-c", &restart]).status();
+        assert!(status.is_ok_and(|status| status.success()), "the restart failed");
+        // It goes on while there is load.
+        let before = done();
+        until("messages flow again", || match done() {
+            now if now > before + 1_000 => Ok(()),
+            now => Err(format!("{before}, {now}")),
+        });
     });
     stage.until_committed(4);
     stage.verdict(members, filler.sent);

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use keylane::{Consumer, Message, Outcome, listen};
@@ -16,7 +15,7 @@ use rdkafka::consumer::{CommitMode, Consumer as _};
 use rdkafka::producer::{BaseRecord, Producer};
 use rdkafka::{Offset as KafkaOffset, TopicPartitionList};
 
-use super::{ANSWER, Filler, STOP, Stage, until_assigned};
+use super::{ANSWER, Filler, STOP, Stage, under_load, until_assigned};
 use crate::fetch::COOPERATIVE;
 use crate::real_broker::block_on;
 
@@ -34,15 +33,11 @@ fn partitions_added_under_load_are_read_too() {
     until_assigned(&first, 1);
     until_assigned(&second, 1);
     let mut filler = Filler::new(&stage, 2, 300);
-    let grown = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let filling = scope.spawn(|| filler.send_until(|| grown.load(Ordering::Acquire)));
+    under_load(&mut filler, || {
         let more = NewPartitions::new(&stage.broker.topic, 6);
         block_on(stage.broker.admin.create_partitions(&[more], &AdminOptions::new())).unwrap();
         until_assigned(&first, 3);
         until_assigned(&second, 3);
-        grown.store(true, Ordering::Release);
-        filling.join().unwrap();
     });
     // A producer that knows the new ones. Keys move, as they do in every topic that grows.
     let mut wider = Filler::new(&stage, 6, 300);
