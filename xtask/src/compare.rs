@@ -301,7 +301,7 @@ mod tests {
     #[test]
     fn every_setting_runs_in_every_mode_with_every_number_of_threads() {
         let (settings, threads) = plan(false);
-        assert_eq!((settings.len(), threads), (6, vec![1, 2, 4, 8, 16, 32, 64, 128]));
+        assert_eq!((settings.len(), &threads[..]), (6, &[1, 2, 4, 8, 16, 32, 64, 128][..]));
         let runs = runs(false, &settings, &threads);
         let at_full_speed = runs.iter().filter(|run| run.rate.is_none()).count();
         assert_eq!((at_full_speed, runs.len() - at_full_speed), (6 * 8 * 3, 6 * 3 * 3));

@@ -18,7 +18,7 @@ fn rig(mode: Mode, queues: u32) -> Rig {
     Rig::in_mode(mode, Script::new(), queues)
 }
 
-/// A listener whose call for this offset of queue 0 comes to the latch, and that finishes everything.
+/// A listener whose call for this offset of queue 0 comes to the latch; it finishes everything.
 fn stops_at(rig: &Rig, stuck: u64) -> (Latch, impl keylane::IntoListener + use<>) {
     let latch = Latch::new();
     let listener = rig.each({
