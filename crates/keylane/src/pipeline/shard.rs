@@ -248,18 +248,18 @@ impl Shard {
 
     /// Whether a batch that is not full waits for more, and until when.
     fn lingers(&mut self, now: Instant) -> Option<Instant> {
-        let full = self.pending_messages >= self.settings.batch_max;
-        let others = !self.front.is_empty() || self.lanes.has_ready();
-        if self.settings.linger.is_zero()
-            || self.pending_messages == 0
-            || full
-            || others
-            || self.draining
-        {
+        if !self.may_linger() {
             return None;
         }
         let until = *self.lingering_since.get_or_insert(now) + self.settings.linger;
         (now < until).then_some(until)
+    }
+
+    fn may_linger(&self) -> bool {
+        let full = self.pending_messages >= self.settings.batch_max;
+        let others = !self.front.is_empty() || self.lanes.has_ready();
+        let some = self.pending_messages > 0 && !full;
+        some && !others && !self.settings.linger.is_zero() && !self.draining
     }
 
     /// Hands a message to the sink; its lane waits.
@@ -307,8 +307,10 @@ impl Shard {
     }
 
     /// Whether somebody should look for a call, or tell the listener something.
-    pub(crate) fn has_work(&self) -> bool {
-        !self.pending.is_empty()
+    pub(crate) fn has_work(&self, now: Instant) -> bool {
+        let since = self.lingering_since.filter(|_| self.may_linger());
+        let lingers = since.is_some_and(|since| now < since + self.settings.linger);
+        (!self.pending.is_empty() && !lingers)
             || !self.front.is_empty()
             || self.lanes.has_ready()
             || !self.revoked.is_empty()
@@ -327,5 +329,7 @@ impl Shard {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_model;
 #[cfg(test)]
 mod tests_orderly;

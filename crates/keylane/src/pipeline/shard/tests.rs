@@ -28,7 +28,7 @@ pub(super) fn policy() -> FailurePolicy {
 }
 
 impl Rig {
-    fn new(batch_max: usize) -> Self {
+    pub(super) fn new(batch_max: usize) -> Self {
         Self::with(batch_max, policy())
     }
 
@@ -68,7 +68,7 @@ impl Rig {
     }
 
     /// Offers messages of these keys, at the next offsets of the queue.
-    fn offer(&mut self, queue: usize, keys: &[&str]) {
+    pub(super) fn offer(&mut self, queue: usize, keys: &[&str]) {
         self.offer_routed(queue, keys, Route::Key);
     }
 
@@ -134,7 +134,24 @@ impl Rig {
     }
 
     fn ticket_done(&mut self, id: u64) {
-        self.shard.settle_ticket(TicketId(id), Ok(Outcome::Done), self.now, &mut self.out);
+        self.settle_ticket(id, Ok(Outcome::Done));
+    }
+
+    pub(super) fn settle_ticket(&mut self, id: u64, handled: Handled) {
+        self.shard.settle_ticket(TicketId(id), handled, self.now, &mut self.out);
+    }
+
+    /// Ends the queue's tenure, as the source thread does.
+    pub(super) fn end(&mut self, queue: usize, phase: Phase) {
+        let tenure = &self.queues[queue].0;
+        tenure.move_to(phase);
+        self.shard.end_tenure(tenure.epoch, tenure.queue);
+    }
+
+    /// The queue comes back.
+    pub(super) fn begin_again(&mut self, queue: usize, epoch: u64) {
+        let index = self.queues[queue].0.queue.index();
+        self.queues[queue] = Self::tenure(index, epoch);
     }
 }
 
