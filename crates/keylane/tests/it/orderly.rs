@@ -194,7 +194,8 @@ in_both_modes! {
         let failed = rig.events.wait_for("it", |event| matches!(event, Event::Failed { .. }));
         let failed = failed.to_string();
         let why = "attempt 1 failed: the listener suspended its lane; again in 30s";
-        assert!(failed.starts_with("it/0: offset 0, key \"A\"") && failed.ends_with(why), "{failed}");
+        assert!(failed.starts_with("it/0: offset 0, key \"A\""), "{failed}");
+        assert!(failed.ends_with(why), "{failed}");
         let (report, took) = timed(|| rig.stop_early(&consumer));
         assert!(took < 5 * SECOND, "{took:?}: what is suspended is not waited for");
         let expected = if mode == Mode::KeySharded { vec![0, 2] } else { vec![0] };
@@ -216,7 +217,8 @@ in_both_modes! {
         assert_eq!(story(&rig), [(0, 1), (0, 2), (0, 3), (1, 1)]);
         assert_eq!((consumer.metrics().panicked, consumer.metrics().failed), (2, 2));
         let failed = rig.events.wait_for("it", |event| matches!(event, Event::Failed { .. }));
-        assert!(failed.to_string().ends_with("attempt 1 panicked: not yet; again in 10ms"), "{failed}");
+        let why = "attempt 1 panicked: not yet; again in 10ms";
+        assert!(failed.to_string().ends_with(why), "{failed}");
     }
 
     past_the_limit_a_message_is_a_dead_letter_and_its_lane_goes_on(mode) {
