@@ -55,6 +55,8 @@ use crate::pipeline::{ShardCell, panic_text};
 
 /// How long nothing may happen once there are no faults, in the simulation's time and in steps.
 const STANDSTILL: (Duration, u64) = (Duration::from_secs(600), 200_000);
+/// How many steps somebody may be busy with, while nothing comes of it.
+const BUSY_STEPS_MAX: u64 = 10_000;
 /// How many steps there are faults.
 const CHAOS_STEPS_MAX: u64 = 100_000;
 
@@ -140,6 +142,8 @@ struct Simulation {
     phase: Phase,
     /// Each queue has got messages after the faults had ended.
     topped_up: bool,
+    /// What had been handled when somebody had last done something, and the step.
+    busy_since: (u64, u64),
     ready: Vec<Turn>,
     /// The watermark of each process's queues, with its epoch.
     marks: std::collections::BTreeMap<(u32, keylane_source::QueueId), (u64, u64)>,
@@ -210,6 +214,7 @@ impl Simulation {
             produce_pause: (plan.chaos / 10).max(MS),
             phase: Phase::Chaos(start + plan.chaos),
             topped_up: false,
+            busy_since: (0, 0),
             ready: Vec::new(),
             marks: std::collections::BTreeMap::new(),
         }
@@ -279,6 +284,20 @@ impl Simulation {
             }
         }
         self.bury();
+        self.check_busy(&turn);
+    }
+
+    /// Whoever is busy without end, and gets nothing done, would be so on a core of its own.
+    fn check_busy(&mut self, turn: &Turn) {
+        let world = &mut *self.world.lock();
+        let (handled, steps) = (Progress::of(world).handled, world.trace.steps());
+        if handled != self.busy_since.0 {
+            self.busy_since = (handled, steps);
+        } else if steps - self.busy_since.1 > BUSY_STEPS_MAX {
+            world.wrong(format!(
+                "{BUSY_STEPS_MAX} steps without a pause, and for nothing: {turn:?}"
+            ));
+        }
     }
 
     /// After a step: the invariants of the process, and what the watchers have seen.
@@ -336,6 +355,7 @@ impl Simulation {
                 world.wrong(format!("{:?}: {wrong}", process.member));
             }
         }
+        self.busy_since.1 = world.trace.steps();
         match next {
             Some(next) => world.advance(next),
             None => world.wrong("everybody waits, and nothing will come"),

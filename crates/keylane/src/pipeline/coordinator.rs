@@ -152,6 +152,9 @@ impl Coordinator {
         if let Some(cell) = self.mode.make_shard(slot, &self.shared) {
             debug_assert_eq!(self.shards.len(), slot, "slots and shards are made together");
             self.router.add(Door::Shard(Arc::clone(&cell)));
+            if self.stopping.is_some() {
+                cell.nudge(); // The others were told that it is over before there was this one.
+            }
             self.shards.push(cell);
         }
     }

@@ -149,22 +149,22 @@ impl Task {
     }
 
     fn has_work(&self, cell: &ShardCell) -> bool {
-        let gate = self.shared.gate.state();
+        let (gate, now) = (self.shared.gate.state(), self.shared.clock.now());
         match gate {
             _ if cell.has_exited() => false,
             GateState::Paused => false,
             GateState::Closed => true,
-            GateState::Open => cell.shard.lock().has_work(),
+            GateState::Open => cell.shard.lock().has_work(now),
             GateState::Draining => {
                 let shard = cell.shard.lock();
-                shard.has_work() || shard.is_drained()
+                shard.has_work(now) || shard.is_drained()
             }
         }
     }
 }
 
 /// Runs a shard's task, on whichever thread.
-fn run(cell: &Arc<ShardCell>) {
+pub(crate) fn run(cell: &Arc<ShardCell>) {
     let Executor::Pool(task) = &cell.executor else { return };
     // A panic in here is our own fault, not a listener's.
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| task.run(cell))) {
