@@ -12,10 +12,12 @@ use parking_lot::Mutex;
 /// A queue, and a key where order is kept for keys.
 pub(crate) type LaneName = (QueueId, Option<Bytes>);
 
+type ByLane = HashMap<LaneName, (Epoch, Vec<Message>)>;
+
 /// Per lane, oldest first. What was kept in an epoch that is over is forgotten: it comes again.
 /// Clones are the same.
 #[derive(Clone, Default)]
-pub(crate) struct Kept(Arc<Mutex<HashMap<LaneName, (Epoch, Vec<Message>)>>>);
+pub(crate) struct Kept(Arc<Mutex<ByLane>>);
 
 impl Kept {
     pub(super) fn keep(&self, recorder: &Recorder, lane: LaneName, messages: &[Message]) {
