@@ -225,7 +225,7 @@ impl Run {
         let shard = &self.metrics.shards[slow];
         println!("at the end of the last window:");
         println!(
-            "  shard {slow} has the slow key: {} messages wait behind its channel's end and {} in front",
+            "  shard {slow} has the slow key: {} messages wait in or behind its channel, {} in front of it",
             shard.waiting, shard.overflow
         );
         for queue in &self.metrics.queues {
