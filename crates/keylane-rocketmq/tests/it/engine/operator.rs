@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use keylane::{Consumer, Outcome, listen};
 use keylane_rocketmq::RocketMqSource;
@@ -113,6 +113,9 @@ fn a_lock_that_runs_out_stops_its_queue_until_it_is_held_again() {
             assert_eq!(now, then, "messages were handled without a lock");
         }
         lock(&stage, 42);
+        let free = Instant::now();
+        until_handled(&member, 1);
+        println!("messages flow {:.1?} after the locks were free", free.elapsed());
         until_handled(&member, 200);
         over.store(true, Ordering::Release);
         filling.join().unwrap();
@@ -121,7 +124,9 @@ fn a_lock_that_runs_out_stops_its_queue_until_it_is_held_again() {
     assert!(member.stop(STOP).unwrap().all_committed());
     let mut last: HashMap<(u32, Vec<u8>), u64> = HashMap::new();
     let mut seen: HashSet<(u32, u64)> = HashSet::new();
-    for (queue, key, offset) in handled.lock().unwrap().drain(..) {
+    let mut handled = handled.lock().unwrap();
+    println!("{} messages came twice", handled.len() as u64 - filler.sent);
+    for (queue, key, offset) in handled.drain(..) {
         // What was finished and not committed comes again.
         if seen.insert((queue, offset)) {
             let before = last.insert((queue, key), offset);
