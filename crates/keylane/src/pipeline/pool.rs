@@ -120,7 +120,7 @@ impl Task {
             self.shared.wait_until(until, cell, false);
         }
         // What came before the flag was cleared did not submit a task.
-        let came = self.has_work(cell);
+        let came = self.has_work(cell, until);
         !came || removed!("look for work again") || self.consuming.swap(true, Ordering::AcqRel)
     }
 
@@ -148,16 +148,16 @@ impl Task {
         look
     }
 
-    fn has_work(&self, cell: &ShardCell) -> bool {
+    fn has_work(&self, cell: &ShardCell, until: Option<Instant>) -> bool {
         let (gate, now) = (self.shared.gate.state(), self.shared.clock.now());
         match gate {
             _ if cell.has_exited() => false,
             GateState::Paused => false,
             GateState::Closed => true,
-            GateState::Open => cell.shard.lock().has_work(now),
+            GateState::Open => cell.shard.lock().has_work(now, until),
             GateState::Draining => {
                 let shard = cell.shard.lock();
-                shard.has_work(now) || shard.is_drained()
+                shard.has_work(now, until) || shard.is_drained()
             }
         }
     }

@@ -306,8 +306,13 @@ impl Shard {
         self.lanes.stop_waiting();
     }
 
-    /// Whether somebody should look for a call, or tell the listener something.
-    pub(crate) fn has_work(&self, now: Instant) -> bool {
+    /// Whether somebody should look for a call, or tell the listener something, who has seen that
+    /// there is nothing to do until then.
+    pub(crate) fn has_work(&self, now: Instant, until: Option<Instant>) -> bool {
+        let sooner = |due| until.is_none_or(|until| due < until);
+        if self.lanes.next_due().is_some_and(sooner) {
+            return true;
+        }
         let since = self.lingering_since.filter(|_| self.may_linger());
         let lingers = since.is_some_and(|since| now < since + self.settings.linger);
         (!self.pending.is_empty() && !lingers)
