@@ -54,7 +54,7 @@ use self::world::{SharedWorld, World};
 use crate::pipeline::{ShardCell, panic_text};
 
 /// How long nothing may happen once there are no faults, in the simulation's time and in steps.
-const STANDSTILL: (Duration, u64) = (Duration::from_secs(600), 200_000);
+const STANDSTILL: (Duration, u64) = (Duration::from_secs(600), 2_000_000);
 /// How many steps somebody may be busy with, while nothing comes of it.
 const BUSY_STEPS_MAX: u64 = 10_000;
 /// How many steps there are faults.
