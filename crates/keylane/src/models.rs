@@ -30,7 +30,7 @@ pub struct Model {
 }
 
 /// All of them.
-pub const MODELS: [Model; 8] = [
+pub const MODELS: [Model; 7] = [
     Model {
         name: "tracker",
         what: "the watermark passes no message whose listener's work is not seen",
@@ -67,25 +67,18 @@ pub const MODELS: [Model; 8] = [
         run: consumer::consume,
     },
     Model {
+        name: "pool",
+        what: "a message that comes while its queue's task ends is handled",
+        transitions: &["look for work again"],
+        preemptions: Some(2),
+        run: consumer::pool,
+    },
+    Model {
         name: "stop",
         what: "a stop at any moment ends, and what was sent to a shard before it is handled",
         transitions: &["ring when the gate moves", "read the gate before the channel"],
         preemptions: Some(2),
         run: consumer::stop,
-    },
-    Model {
-        name: "revoke",
-        what: "no call runs or begins once its queue is released",
-        transitions: &["end a tenure before its calls are looked for"],
-        preemptions: Some(2),
-        run: consumer::revoke,
-    },
-    Model {
-        name: "ticket",
-        what: "a ticket settled by another thread wakes the shard that waits for it",
-        transitions: &["ring when a ticket is settled"],
-        preemptions: Some(2),
-        run: consumer::ticket,
     },
 ];
 
@@ -104,7 +97,8 @@ impl Model {
         let orders = std::sync::Arc::new(AtomicU64::new(0));
         let (counted, run) = (std::sync::Arc::clone(&orders), self.run);
         let mut builder = loom::model::Builder::new();
-        builder.preemption_bound = self.preemptions;
+        // `LOOM_MAX_PREEMPTIONS` goes before.
+        builder.preemption_bound = builder.preemption_bound.or(self.preemptions);
         builder.max_branches = 20_000;
         builder.check(move || {
             counted.fetch_add(1, Ordering::Relaxed);

@@ -47,6 +47,7 @@ pub(crate) use threads::Threads;
 pub(crate) use {
     cell::Inbox,
     chunk::{Collected, Route, Tag},
+    pool::run as run_task,
     shared::GateState,
     tenure::Tenure,
     threads::run_source,

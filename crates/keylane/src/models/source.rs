@@ -20,15 +20,12 @@ pub(super) struct Work {
     /// So many messages are done, from the first on.
     pub(super) done: AtomicU64,
     pub(super) is_running: AtomicBool,
-    pub(super) is_released: AtomicBool,
 }
 
 /// See the module's description.
 pub(super) struct ModelSource {
     pub(super) produced: u64,
-    /// Takes the queue away after the first fetch.
-    pub(super) revokes: bool,
-    /// Asks for a stop once everything is committed, or the queue released.
+    /// Asks for a stop once everything is committed.
     pub(super) stops: bool,
     pub(super) work: Arc<Work>,
     pub(super) shared: Arc<OnceLock<Arc<Shared>>>,
@@ -43,7 +40,6 @@ impl ModelSource {
         let assigned = SourceEvent::Assigned { queue: queue(), committed: Committed::None };
         Self {
             produced,
-            revokes: false,
             stops: true,
             work: Arc::clone(work),
             shared: Arc::default(),
@@ -64,14 +60,11 @@ impl ModelSource {
         let fetch = Fetch { queue: queue(), messages, position, end: EndOffset::At(position) };
         events.push(SourceEvent::Fetched(fetch));
         self.next = Some(end);
-        if std::mem::take(&mut self.revokes) {
-            self.events.push_back(SourceEvent::Revoking { queue: queue() });
-        }
         true
     }
 
     fn end(&self) {
-        if let Some(shared) = self.shared.get().filter(|_| self.stops) {
+        if let Some(shared) = self.shared.get() {
             shared.request_stop("the model is at its end");
         }
     }
@@ -117,7 +110,7 @@ impl Source for ModelSource {
     fn commit(&mut self, commit: Commit) {
         let (watermark, done) = (commit.watermark.get(), self.work.done.load(Ordering::Relaxed));
         assert!(watermark <= done, "a commit at {watermark}, and {done} are done");
-        if watermark == self.produced {
+        if watermark == self.produced && self.stops {
             self.end();
         }
         self.events.push_back(SourceEvent::CommitResult { commit, result: Ok(()) });
@@ -127,9 +120,6 @@ impl Source for ModelSource {
 
     fn release(&mut self, _queue: QueueId) {
         assert!(!self.work.is_running.load(Ordering::SeqCst), "released under a call");
-        self.work.is_released.store(true, Ordering::SeqCst);
-        self.next = None;
-        self.end();
     }
 
     fn waker(&self) -> SourceWaker {

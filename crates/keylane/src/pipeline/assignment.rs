@@ -21,7 +21,6 @@ use super::tenure::{Phase, Tenure};
 use crate::bug::bug;
 use crate::config::OutOfRange;
 use crate::observer::Event;
-use crate::sync::removed;
 
 /// How long after a refusal a lock is asked for again.
 const LOCK_AGAIN: Duration = Duration::from_secs(1);
@@ -149,9 +148,7 @@ impl Coordinator {
     fn end_epoch(&mut self, slot: usize, phase: Phase) -> Vec<usize> {
         let queue = &mut self.queues[slot];
         let epoch = queue.reading.as_mut().map(|reading| {
-            if !removed!("end a tenure before its calls are looked for") {
-                reading.tenure.move_to(phase);
-            }
+            reading.tenure.move_to(phase);
             let used = reading.used;
             if !bug!("revoke_keeps_budget") {
                 self.budget.release(&mut reading.used, used.messages, used.bytes);
@@ -171,11 +168,6 @@ impl Coordinator {
             }
             drop(shard);
             cell.nudge();
-        }
-        if removed!("end a tenure before its calls are looked for")
-            && let Some(reading) = &self.queues[slot].reading
-        {
-            reading.tenure.move_to(phase);
         }
         busy
     }

@@ -148,7 +148,7 @@ impl ShardCell {
         let mut out = Effects::default();
         change(&mut self.shard.lock(), &mut out);
         shared.carry_out(self, &mut out);
-        if !bug!("lose_wake_up") && !removed!("ring when a ticket is settled") {
+        if !bug!("lose_wake_up") {
             self.nudge();
         }
         shared.signals.settled();

@@ -86,7 +86,8 @@ impl Worker {
             }
         }
         let late = removed!("read the gate before the channel");
-        match if late { shared.gate.state() } else { gate } {
+        let gate = if late { shared.gate.state() } else { gate };
+        match gate {
             GateState::Closed => None,
             GateState::Paused => Some(Next::Wait(None)),
             GateState::Open | GateState::Draining => {

@@ -4,6 +4,9 @@
 //! then look who waits" may miss each other, and models fail that hold. It does know fences: each
 //! `SeqCst` operation has one before and one after it here. That is a little more than the
 //! language promises (a fence orders what stands around it, too), and exact for the two patterns.
+//!
+//! A store is a swap here: of a store that meets another thread's swap, loom also tries the order in
+//! which it came first and nobody saw it, which the language rules out.
 
 pub(crate) use loom::sync::atomic::Ordering;
 use loom::sync::atomic::fence;
@@ -34,7 +37,11 @@ macro_rules! atomics {
             }
 
             pub(crate) fn store(&self, value: $value, order: Ordering) {
-                ordered(order, || self.0.store(value, order));
+                if order == Ordering::SeqCst {
+                    ordered(order, || self.0.swap(value, order));
+                } else {
+                    self.0.store(value, order);
+                }
             }
 
             $(pub(crate) fn $method(&self, value: $value, order: Ordering) -> $value {
