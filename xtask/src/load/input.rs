@@ -45,8 +45,20 @@ impl Rows {
     /// Opens a file with a header that has these columns.
     pub(super) fn open(path: &Path, key: &str, queue: &str) -> Ended<Self> {
         let shown = path.display().to_string();
+        let file = File::open(path);
+        let file = file.map_err(|error| Failure::other(format!("read {shown}"), error))?;
+        Self::read(file, &shown, key, queue)
+    }
+
+    /// Reads what a file holds, which is called `shown` where something is wrong with it.
+    pub(super) fn read(
+        bytes: impl Read + 'static,
+        shown: &str,
+        key: &str,
+        queue: &str,
+    ) -> Ended<Self> {
         let open = || -> std::io::Result<Box<dyn Read>> {
-            let mut bytes = BufReader::with_capacity(1 << 16, File::open(path)?);
+            let mut bytes = BufReader::with_capacity(1 << 16, bytes);
             if bytes.fill_buf()?.starts_with(&GZIP_MAGIC) {
                 return Ok(Box::new(MultiGzDecoder::new(bytes)));
             }
@@ -55,7 +67,7 @@ impl Rows {
         let reader = open().map_err(|error| Failure::other(format!("read {shown}"), error))?;
         let mut reader = csv::ReaderBuilder::new().from_reader(reader);
         let header = reader.byte_headers().cloned();
-        let header = header.map_err(|error| describe(&shown, 0, &error))?;
+        let header = header.map_err(|error| describe(shown, 0, &error))?;
         let column = |name: &str| {
             header.iter().position(|column| column == name.as_bytes()).ok_or_else(|| {
                 let there: Vec<_> = header.iter().map(String::from_utf8_lossy).collect();
@@ -66,7 +78,15 @@ impl Rows {
             })
         };
         let (key, queue) = (column(key)?, column(queue)?);
-        Ok(Self { reader, file: shown, header, key, queue, row: 0, record: ByteRecord::new() })
+        Ok(Self {
+            reader,
+            file: shown.to_owned(),
+            header,
+            key,
+            queue,
+            row: 0,
+            record: ByteRecord::new(),
+        })
     }
 
     /// Where this column is.

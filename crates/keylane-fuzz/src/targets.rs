@@ -1,0 +1,77 @@
+//! The targets by name. Each takes any bytes and returns; what it must not do is panic, and some
+//! check besides that what was read can be written and read again.
+
+use std::io::Cursor;
+
+use csv::ByteRecord;
+
+use crate::input::Rows;
+use crate::value;
+
+/// What a fuzzer calls.
+pub(crate) type Target = fn(&[u8]);
+
+/// All of them.
+pub(crate) const TARGETS: [(&str, Target); 8] = [
+    ("log-block", keylane_log::fuzz_block),
+    ("log-records", keylane_log::fuzz_records),
+    ("rocketmq-frames", keylane_rocketmq::fuzz::frames),
+    ("rocketmq-messages", keylane_rocketmq::fuzz::messages),
+    ("rocketmq-pull", keylane_rocketmq::fuzz::pull),
+    ("rocketmq-json", keylane_rocketmq::fuzz::json),
+    ("csv", csv_rows),
+    ("options", options),
+];
+
+/// The target of this name.
+pub(crate) fn named(name: &str) -> Option<Target> {
+    TARGETS.iter().find(|(known, _)| *known == name).map(|(_, target)| *target)
+}
+
+/// The target that the environment names; the process ends where it names none.
+#[cfg(keylane_fuzz)]
+pub(crate) fn from_environment() -> Target {
+    static TARGET: std::sync::OnceLock<Target> = std::sync::OnceLock::new();
+    *TARGET.get_or_init(|| {
+        let name = std::env::var("KEYLANE_FUZZ_TARGET").unwrap_or_default();
+        named(&name).unwrap_or_else(|| {
+            crate::outcome::say(&format!("KEYLANE_FUZZ_TARGET={name:?} is no target"));
+            std::process::exit(2)
+        })
+    })
+}
+
+/// A file as the load generator reads it, plain or gzip: each row that is read can be written as a
+/// message's payload, and read again from there.
+fn csv_rows(bytes: &[u8]) {
+    let reader = Cursor::new(bytes.to_vec());
+    let Ok(mut rows) = Rows::read(reader, "fuzz.csv", "key", "queue") else { return };
+    let mut text = Vec::new();
+    while let Ok(Some(row)) = rows.next() {
+        let (key, queue) = (row.key().map(<[u8]>::to_vec), row.queue().to_vec());
+        row.write_to(&mut text);
+        let mut again = csv::ReaderBuilder::new().has_headers(false).from_reader(&text[..]);
+        let mut record = ByteRecord::new();
+        let read = again.read_byte_record(&mut record);
+        assert!(read.is_ok_and(|is_there| is_there), "the payload is no row: {text:?}");
+        let has = |field: &[u8]| record.iter().any(|there| there == field);
+        assert!(has(&queue) && key.is_none_or(|key| has(&key)), "not the row: {text:?}");
+    }
+}
+
+/// Values of options that have a notation of their own.
+fn options(bytes: &[u8]) {
+    let Ok(text) = str::from_utf8(bytes) else { return };
+    if let Ok(work) = value::work(text) {
+        assert!(value::work_duration(work).as_secs() <= 3_600, "{text}");
+    }
+    assert!(value::count(text) != Ok(0), "{text}");
+    let within = |number: Result<f64, String>, low: f64, high: f64| {
+        let Ok(number) = number else { return };
+        assert!(number >= low && number <= high, "{text}: {number}");
+    };
+    within(value::share(text), 0.0, 0.9);
+    within(value::exponent(text), 0.0, 10.0);
+    within(value::key_share(text), 0.0, 1.0);
+    within(value::rate(text), 0.001, 1e9);
+}
