@@ -139,8 +139,9 @@ impl Plan {
         let queues = u64::from(shape.queues);
         let messages = match shape.in_flight {
             _ if self.once => 20_000,
-            ..100 => 200_000,
-            100..1_000 => MILLION,
+            // Threads sleep and wake for nearly each of these.
+            ..100 => 20_000,
+            100..1_000 => 200_000,
             _ => 4 * MILLION,
         };
         messages / queues * queues
