@@ -26,7 +26,7 @@ pub(crate) fn run(flags: &IntegrationFlags) -> Ended {
     let brokers = flags.broker.map_or_else(|| vec![Broker::Kafka, Broker::Rocketmq], |b| vec![b]);
     for broker in brokers {
         let started = start(broker)?;
-        test(broker, started)?;
+        test(broker, started, true)?;
     }
     Ok(())
 }
@@ -46,9 +46,11 @@ pub(crate) fn start(broker: Broker) -> Ended<Started> {
     Ok(Started { running, ran_before })
 }
 
-/// Runs the broker's suites, and stops what was started for them.
-pub(crate) fn test(broker: Broker, started: Started) -> Ended {
-    let tested = suites(broker).into_iter().try_for_each(|suite| suite.run(&started.running));
+/// Runs the broker's suites, those too that kill it if asked for, and stops what was started for
+/// them.
+pub(crate) fn test(broker: Broker, started: Started, with_restarts: bool) -> Ended {
+    let mut suites = suites(broker).into_iter().filter(|suite| with_restarts || !suite.restarts);
+    let tested = suites.try_for_each(|suite| suite.run(&started.running));
     let tested = tested.and_then(|()| run_examples(&started.running));
     if started.ran_before {
         return tested.map_err(|failure| match failure {

@@ -20,7 +20,7 @@ const PROPERTIES: &str = include_str!("kafka/server.properties");
 /// A cluster's id is 16 bytes in base64: "keylane-broker-0".
 const CLUSTER_ID: &str = "a2V5bGFuZS1icm9rZXItMA";
 const JAVA_MIN: u32 = 17;
-const START_TIMEOUT: Duration = Duration::from_secs(180);
+const START_TIMEOUT: Duration = Duration::from_secs(300);
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 

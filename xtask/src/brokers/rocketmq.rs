@@ -23,7 +23,7 @@ const BROKER_PROPERTIES: &str = include_str!("rocketmq/broker.properties");
 const CLUSTER: &str = "DefaultCluster";
 /// The answer that comes with a route.
 const FOUND: i64 = 0;
-const START_TIMEOUT: Duration = Duration::from_secs(180);
+const START_TIMEOUT: Duration = Duration::from_secs(300);
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
