@@ -1,4 +1,5 @@
-//! `cargo xtask bugs`: plants each known bug in the engine and runs the simulator until it is found.
+//! `cargo xtask bugs`: plants each known bug in the engine and runs the simulator until it is
+//! found.
 //!
 //! One build, in a folder of its own, has all of them (`crates/keylane/src/bug.rs`); each run wakes
 //! one. A bug that is not found is a hole in the checks, and fails the task.

@@ -8,8 +8,8 @@ use clap::Args;
 use crate::ci::root;
 use crate::outcome::{EXIT_STATUS, Ended, Failure};
 
-/// Runs the engine on one thread in an order drawn from a seed, with every kind of fault. Prints the
-/// seed first, and the line that replays a failure last
+/// Runs the engine on one thread in an order drawn from a seed, with every kind of fault. Prints
+/// the seed first, and the line that replays a failure last
 #[derive(Debug, Default, Args)]
 #[command(after_help = EXIT_STATUS)]
 pub(crate) struct SimFlags {

@@ -114,10 +114,12 @@ impl Plan {
         let Config { span_max, commit_interval, commit_count, start_from, .. } = options;
         let Config { out_of_range, no_key, failure, revoke_timeout, stop_timeout, .. } = options;
         format!(
-            "{mode:?}, {processes} processes, {queues} queues, {messages} messages, faults for {chaos:?}, \
+            "{mode:?}, {processes} processes, {queues} queues, {messages} messages, \
+             faults for {chaos:?}, \
              per message {per_message}, sink {has_sink}, routes {routes}, locks {locks:?}, calls \
              {call:?}, latency {latency:?}, patience {patience:?}\n\
-             shards {shards}, slice {slice:?}, channel {channel_capacity}, batch {batch_max}, linger {linger:?}, \
+             shards {shards}, slice {slice:?}, channel {channel_capacity}, batch {batch_max}, \
+             linger {linger:?}, \
              fetch {fetch_max}, in flight {in_flight_max} ({in_flight_bytes_max} bytes, queue \
              {queue_in_flight_max:?}), span {span_max}, commit {commit_interval:?} \
              {commit_count:?}, start {start_from:?}, out of range {out_of_range:?}, no key \

@@ -266,8 +266,8 @@ impl Process {
 }
 
 impl Drop for Process {
-    /// A shard on a pool and what runs it refer to each other until the shard has ended: one that was
-    /// killed never does.
+    /// A shard on a pool and what runs it refer to each other until the shard has ended: one that
+    /// was killed never does.
     fn drop(&mut self) {
         self.shared.timers.close();
         for cell in self.coordinator.shards() {

@@ -356,8 +356,8 @@ impl Source for SimSource {
         if world.fault(world.plan.faults.poll_fails_for_good) {
             return Err(SourceError::fatal("the group is gone"));
         }
-        // Nothing more of a queue that leaves, and one look-up of each: the engine seeks by name, so
-        // that what it does about the first could be taken for the second's.
+        // Nothing more of a queue that leaves, and one look-up of each: the engine seeks by name,
+        // so that what it does about the first could be taken for the second's.
         let (mut lost, mut looked_up) = (Vec::new(), Vec::new());
         let due = |letter: &Letter, lost: &[QueueId], looked_up: &[QueueId]| {
             let queue = letter.what.queue();

@@ -2,8 +2,8 @@
 //! listeners were given and said, what was committed.
 //!
 //! A group has one owner of a queue at a time, but a member that was thrown out does not know at
-//! once. Its calls go on meanwhile, and nothing promises more about them than that they exclude each
-//! other inside their process: of them only [`Exclusion`] hears.
+//! once. Its calls go on meanwhile, and nothing promises more about them than that they exclude
+//! each other inside their process: of them only [`Exclusion`] hears.
 
 use std::collections::BTreeMap;
 

@@ -211,8 +211,8 @@ impl SimWorker {
             if holder != Some(self.member) && taken_from != Some(self.member) {
                 let shard = runner.env.cell.index;
                 world.wrong(format!(
-                    "{:?} begins a call of {queue} on shard {shard} without its lock, which is held \
-                     by {holder:?}",
+                    "{:?} begins a call of {queue} on shard {shard} without its lock, which is \
+                     held by {holder:?}",
                     self.member
                 ));
             }

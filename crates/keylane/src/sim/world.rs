@@ -1,5 +1,5 @@
-//! What surrounds the processes: time, chance, the broker, the watchers, and a desk for each process
-//! on which its listeners, its source and its observer leave their notes.
+//! What surrounds the processes: time, chance, the broker, the watchers, and a desk for each
+//! process on which its listeners, its source and its observer leave their notes.
 //!
 //! The engine calls into this from inside its steps, so the world is behind a mutex that is never
 //! held while the engine is called.
