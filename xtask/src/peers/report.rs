@@ -113,7 +113,7 @@ fn table(runs: &[Run]) -> String {
     let mut text = String::new();
     for title in distinct(runs.iter().map(|run| &run.title)) {
         text.push_str(&format!(
-            "{title}\n  {:<36} {:>10} {:>12} {:>9} {:>12} {:>10} {:>6}\n",
+            "{title}\n  {:<33} {:>10} {:>12} {:>9} {:>12} {:>10} {:>6}\n",
             "", "messages/s", "CPU s/1e6", "peak MB", "out of order", "duplicates", "lost"
         ));
         let of_title: Vec<&Run> = runs.iter().filter(|run| run.title == *title).collect();
@@ -133,7 +133,7 @@ fn row(contestant: &str, runs: &[&Run]) -> String {
         runs.iter().map(|run| run.rss_peak_bytes.map(|bytes| bytes as f64 / 1e6)).collect();
     let peak = peaks.map_or_else(|| "unknown".to_owned(), |peaks| format!("{:.0}", median(peaks)));
     format!(
-        "  {contestant:<36} {:>10} {:>12.1} {peak:>9} {:>12} {:>10} {:>6}\n",
+        "  {contestant:<33} {:>10} {:>12.1} {peak:>9} {:>12} {:>10} {:>6}\n",
         whole(median(runs.iter().map(|run| run.messages_per_s).collect())),
         median(runs.iter().map(|run| run.cpu_s_per_million).collect()),
         worst(|run| run.order_violations),
@@ -197,9 +197,9 @@ mod tests {
         ];
         let expected = "\
 4 queues, 10 keys, 2 threads, work 1ms
-                                       messages/s    CPU s/1e6   peak MB out of order duplicates   lost
-  Java                                      1,500        100.0         2            0          7      7
-  Keylane key-sharded                       3,000        100.0         1            0          0      0
+                                    messages/s    CPU s/1e6   peak MB out of order duplicates   lost
+  Java                                   1,500        100.0         2            0          7      7
+  Keylane key-sharded                    3,000        100.0         1            0          0      0
 
 ";
         assert_eq!(table(&runs), expected);
