@@ -25,7 +25,7 @@ enum Hands {
     /// It has one for life.
     Own(Box<Worker>),
     /// It takes the next task that was submitted.
-    Pool { submitted: Receiver<Arc<ShardCell>>, task: Option<Running> },
+    Pool { submitted: Receiver<Arc<ShardCell>>, task: Option<Box<Running>> },
 }
 
 /// A task that runs.
@@ -164,7 +164,7 @@ impl SimWorker {
                 match begun {
                     Some(runner) => {
                         let began = self.world.lock().now;
-                        *task = Some(Running { cell, runner, began });
+                        *task = Some(Box::new(Running { cell, runner, began }));
                         State::Look
                     }
                     None => {
@@ -310,7 +310,7 @@ impl Hands {
                 Some(next)
             }
             Self::Pool { task, .. } => {
-                let Running { cell, runner, .. } = task.as_mut()?;
+                let Running { cell, runner, .. } = &mut **task.as_mut()?;
                 match cell.task()?.look_at(cell, runner) {
                     Look::Call => Some(Next::Call),
                     Look::Wait(until) => Some(Next::Wait(until)),
@@ -325,7 +325,8 @@ impl Hands {
         match self {
             Self::Own(worker) => worker.end(),
             Self::Pool { task, .. } => {
-                let Some(Running { cell, runner, .. }) = task.take() else { return };
+                let Some(running) = task.take() else { return };
+                let Running { cell, runner, .. } = *running;
                 if let Some(task) = cell.task() {
                     task.end_for_ever(&cell, runner);
                 }
@@ -336,20 +337,22 @@ impl Hands {
     /// A task with nothing to do ends, unless something has come meanwhile.
     fn rest(&mut self, until: Option<Instant>) -> State {
         let Self::Pool { task, .. } = self else { return State::Look };
-        let Some(Running { cell, runner, began }) = task.take() else { return State::Look };
+        let Some(running) = task.take() else { return State::Look };
+        let Running { cell, runner, began } = *running;
         let goes_on = cell.task().and_then(|task| task.end(&cell, runner, until));
-        *task = goes_on.map(|runner| Running { cell, runner, began });
+        *task = goes_on.map(|runner| Box::new(Running { cell, runner, began }));
         if task.is_some() { State::Look } else { State::Waiting(None) }
     }
 
     /// A task whose slice is over ends, to be submitted again.
     fn give_way(&mut self) -> bool {
         let Self::Pool { task, .. } = self else { return false };
-        let Some(Running { cell, runner, began }) = task.take() else { return false };
+        let Some(running) = task.take() else { return false };
+        let Running { cell, runner, began } = *running;
         match cell.task().map(|task| task.give_way(&cell, runner, began)) {
             None | Some(None) => true,
             Some(Some(runner)) => {
-                *task = Some(Running { cell, runner, began });
+                *task = Some(Box::new(Running { cell, runner, began }));
                 false
             }
         }
