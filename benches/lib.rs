@@ -7,12 +7,12 @@ use bytes::Bytes;
 use keylane_source::{Message, Offset, QueueId};
 use keylane_testkit::memory::MemoryTopic;
 
-/// How many keys there are.
+/// How many keys there are, where a benchmark does not say otherwise.
 pub const KEYS: u64 = 10_000;
 
 /// Messages in a block.
 const BLOCK: usize = 256;
-const KEY: usize = "key-01234".len();
+const KEY: usize = "key-01234567".len();
 const PAYLOAD: usize = 100;
 
 /// `messages` messages in `queues` queues, with payloads of 100 bytes. Keys and payloads are slices
@@ -20,13 +20,18 @@ const PAYLOAD: usize = 100;
 /// memory already, and come again after 10,240 messages: what it costs to make them is not what is
 /// measured.
 pub fn topic(queues: u32, messages: u64) -> MemoryTopic {
-    let mut places = 0..KEYS.next_multiple_of(BLOCK as u64);
+    topic_of(queues, messages, KEYS)
+}
+
+/// The same, of so many keys.
+pub fn topic_of(queues: u32, messages: u64, keys: u64) -> MemoryTopic {
+    let mut places = 0..keys.max(KEYS).next_multiple_of(BLOCK as u64);
     let mut block = || -> Option<Bytes> {
         let mut block = Vec::with_capacity(BLOCK * (KEY + PAYLOAD));
         for place in places.by_ref().take(BLOCK) {
             // A step that is prime to the number of keys: each comes about as often as any other,
             // not one after another.
-            block.extend(format!("key-{:05}", place * 7_919 % KEYS).bytes());
+            block.extend(format!("key-{:08}", place * 7_919 % keys).bytes());
             block.extend([b'x'; PAYLOAD]);
         }
         (!block.is_empty()).then(|| block.into())

@@ -87,6 +87,9 @@
 //! process, and that promise is void.
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "bench")]
+#[doc(hidden)]
+pub mod bench;
 mod bug;
 mod builder;
 mod config;

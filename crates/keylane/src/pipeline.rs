@@ -69,3 +69,14 @@ pub(crate) use {
 fn in_memory(count: u64) -> usize {
     usize::try_from(count).expect("what is in memory can be counted")
 }
+
+/// For the benchmarks of single parts.
+#[cfg(feature = "bench")]
+pub(crate) mod inside {
+    pub(crate) use super::committer::Committer;
+    pub(crate) use super::retry::Random;
+    pub(crate) use super::shard::Next;
+    pub(crate) use super::threads::Parts;
+    pub(crate) use super::tracker::{Finished, Tracker};
+    pub(crate) use super::worker::Worker;
+}

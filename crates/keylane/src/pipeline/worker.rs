@@ -3,7 +3,7 @@
 //! listener does.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::cell::{Executor, ShardCell};
 use super::chunk::Chunk;
@@ -13,10 +13,15 @@ use super::shared::{GateState, Shared};
 use crate::listener::{Env, Factory};
 use crate::sync::{Receiver, first_of, removed};
 
-/// How often a thread that has nothing to do lets others run before it parks. To park and to be woken
-/// costs as much as some dozens of messages; meanwhile, more of them come together
-/// (`docs/performance.md`).
+/// How often a thread that has nothing to do lets others run before it parks, where messages come
+/// [densely](DENSE). To park and to be woken costs as much as some dozens of messages; meanwhile, more
+/// of them come together (`docs/performance.md`).
 const YIELDS: usize = if cfg!(loom) { 0 } else { 6 };
+
+/// Messages come densely while no wait is longer than this. Where they do not, or where other
+/// programs want the processor, a thread that yields is let run again late; one that parks is woken
+/// at once.
+const DENSE: Duration = Duration::from_micros(100);
 
 /// What a shard's thread listens to: messages, and a bell that says "look again".
 #[derive(Clone)]
@@ -28,6 +33,8 @@ pub(crate) struct Ears {
 /// See the module's description.
 pub(crate) struct Worker {
     ears: Ears,
+    /// The last wait was short.
+    dense: bool,
     pub(crate) runner: Runner,
 }
 
@@ -38,7 +45,7 @@ impl Worker {
         ears: Ears,
         factory: Factory,
     ) -> Self {
-        Self { ears, runner: Runner::new(Env { cell, shared }, factory) }
+        Self { ears, dense: false, runner: Runner::new(Env { cell, shared }, factory) }
     }
 
     /// The shard that it runs.
@@ -106,7 +113,9 @@ impl Worker {
 
     /// Waits for the channel, or until the time given.
     fn wait(&mut self, until: Option<Instant>) {
-        for _ in 0..YIELDS {
+        let began = self.runner.env.shared.clock.now();
+        let yields = if self.dense { YIELDS } else { 0 };
+        for _ in 0..yields {
             if self.is_woken() {
                 break;
             }
@@ -116,6 +125,7 @@ impl Worker {
         if let Some(chunk) = first_of(&self.ears.chunks, &self.ears.rung, until) {
             take(cell, shared, &mut cell.shard.lock(), chunk);
         }
+        self.dense = shared.clock.now().saturating_duration_since(began) < DENSE;
     }
 }
 
