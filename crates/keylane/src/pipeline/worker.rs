@@ -18,10 +18,10 @@ use crate::sync::{Receiver, first_of, removed};
 /// of them come together (`docs/performance.md`).
 const YIELDS: usize = if cfg!(loom) { 0 } else { 6 };
 
-/// Messages come densely while no wait is longer than this. Where they do not, or where other
-/// programs want the processor, a thread that yields is let run again late; one that parks is woken
-/// at once.
-const DENSE: Duration = Duration::from_micros(100);
+/// Messages come densely while so many waits in a row, and all that follow, are shorter than this.
+/// Where they do not, or where other programs want the processor, a thread that yields is let run
+/// again late; one that parks is woken at once.
+const DENSE: (u32, Duration) = (8, Duration::from_millis(1));
 
 /// What a shard's thread listens to: messages, and a bell that says "look again".
 #[derive(Clone)]
@@ -33,8 +33,8 @@ pub(crate) struct Ears {
 /// See the module's description.
 pub(crate) struct Worker {
     ears: Ears,
-    /// The last wait was short.
-    dense: bool,
+    /// How many waits in a row were short.
+    short_waits: u32,
     pub(crate) runner: Runner,
 }
 
@@ -45,7 +45,7 @@ impl Worker {
         ears: Ears,
         factory: Factory,
     ) -> Self {
-        Self { ears, dense: false, runner: Runner::new(Env { cell, shared }, factory) }
+        Self { ears, short_waits: 0, runner: Runner::new(Env { cell, shared }, factory) }
     }
 
     /// The shard that it runs.
@@ -114,7 +114,7 @@ impl Worker {
     /// Waits for the channel, or until the time given.
     fn wait(&mut self, until: Option<Instant>) {
         let began = self.runner.env.shared.clock.now();
-        let yields = if self.dense { YIELDS } else { 0 };
+        let yields = if self.short_waits < DENSE.0 { 0 } else { YIELDS };
         for _ in 0..yields {
             if self.is_woken() {
                 break;
@@ -125,7 +125,8 @@ impl Worker {
         if let Some(chunk) = first_of(&self.ears.chunks, &self.ears.rung, until) {
             take(cell, shared, &mut cell.shard.lock(), chunk);
         }
-        self.dense = shared.clock.now().saturating_duration_since(began) < DENSE;
+        let short = shared.clock.now().saturating_duration_since(began) < DENSE.1;
+        self.short_waits = if short { self.short_waits.saturating_add(1) } else { 0 };
     }
 }
 

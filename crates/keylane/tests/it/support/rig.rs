@@ -13,7 +13,7 @@ use keylane::{
 use keylane_testkit::guarantee::{self, Scope};
 use keylane_testkit::recorder::{Call, Recorded, Recorder};
 use keylane_testkit::script::{Script, ScriptedSource};
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
 use super::kept::Kept;
 use super::{Events, Log, MS, SECOND, offset, position};
@@ -42,7 +42,7 @@ pub(crate) struct Rig {
     pub(crate) batches: Log<usize>,
     pub(crate) events: Events,
     /// Calls that have returned, and whose ticket is open.
-    open: Arc<Mutex<HashMap<(QueueId, u64), Call>>>,
+    open: Arc<(Mutex<HashMap<(QueueId, u64), Call>>, Condvar)>,
     kept: Kept,
 }
 
@@ -159,7 +159,8 @@ impl Rig {
             Ok(Outcome::Skip(_)) => call.settle(guarantee::Outcome::Skipped),
             Ok(Outcome::Deferred(_)) => {
                 let name = (message.queue(), message.offset().get());
-                self.open.lock().insert(name, call);
+                self.open.0.lock().insert(name, call);
+                self.open.1.notify_all();
             }
             // Dropped, it has failed.
             _ => drop(call),
@@ -167,16 +168,29 @@ impl Rig {
         handled
     }
 
+    /// A deferred call, once the listener has returned from it: its ticket may be quicker.
+    fn deferred(&self, queue: QueueId, offset: u64) -> Call {
+        let (open, returned) = &*self.open;
+        let mut open = open.lock();
+        loop {
+            if let Some(call) = open.remove(&(queue, offset)) {
+                return call;
+            }
+            let late = returned.wait_for(&mut open, 10 * SECOND).timed_out();
+            assert!(!late, "no call of {queue} at {offset} was deferred");
+        }
+    }
+
     /// Finishes a deferred message, and says so to the recorder first.
     pub(crate) fn finish(&self, queue: QueueId, offset: u64, ticket: Ticket) {
-        let call = self.open.lock().remove(&(queue, offset)).expect("a deferred call");
+        let call = self.deferred(queue, offset);
         call.settle(guarantee::Outcome::Done);
         ticket.done();
     }
 
     /// Fails a deferred message, likewise.
     pub(crate) fn fail(&self, queue: QueueId, offset: u64, ticket: Ticket, error: &str) {
-        drop(self.open.lock().remove(&(queue, offset)).expect("a deferred call"));
+        drop(self.deferred(queue, offset));
         ticket.fail(error);
     }
 
