@@ -166,6 +166,9 @@ impl Topic {
         let counting = Arc::clone(&seen);
         let consumer = Consumer::builder(source)
             .shards(SHARDS)
+            // As many a pull as the other side reads at a time, and room for some pulls.
+            .fetch_max(BATCH)
+            .in_flight_max(16 * BATCH)
             .start(listen::per_shard(move |shard| Nothing(Arc::clone(&counting), shard)))?;
         let total = || seen.iter().map(|seen| seen.0.load(Ordering::Relaxed)).sum::<u64>();
         let deadline = Instant::now() + PATIENCE;
@@ -202,6 +205,8 @@ impl Topic {
 }
 
 const SHARDS: usize = 16;
+/// Messages that one read brings at most, on both sides.
+const BATCH: usize = 4_096;
 
 /// How many messages a shard has seen. A cache line each.
 #[derive(Default)]
@@ -232,7 +237,8 @@ mod bare {
     use rdkafka::{Offset, TopicPartitionList};
     use rdkafka_sys as sys;
 
-    const BATCH: usize = 4_096;
+    use super::BATCH;
+
     /// The call waits so long for a batch to be full.
     const WAIT_MS: i32 = 5;
 

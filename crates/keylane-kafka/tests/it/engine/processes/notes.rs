@@ -268,3 +268,36 @@ impl Replay<'_> {
         self.calls.insert(call, Running { epoch, offset, lane });
     }
 }
+
+#[test]
+fn what_a_log_says_is_judged() {
+    use keylane_testkit::guarantee::Scope;
+
+    let told = |lines: &[&str]| {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        let log = Log::of_member(&path, 1);
+        lines.iter().for_each(|line| log.line(line));
+        let recorder = Recorder::new(Scope::key());
+        let end = Position::new(2).unwrap();
+        recorder.produced_range(QueueId::new("t", 0), Offset::ZERO, end);
+        let killed = replay(&path, &recorder);
+        (killed, recorder.verdict())
+    };
+    let (start, end) = ("starts 1 t 0 - -", ["asked 1 t 0 2 1", "stored 1 t 0 2 1"]);
+    let (first, second) = ("begin 1 t 0 101 0 0 1 a", "begin 1 t 0 201 1 0 1 a");
+    let (first_done, second_done) = ("done 1 t 0 101", "done 1 t 0 201");
+    let (killed, well) =
+        told(&[start, first, first_done, second, second_done, end[0], end[1], "stopped 1"]);
+    well.assert_clean();
+    assert_eq!((killed, well.delivered, well.committed), (0, 2, true));
+    // The second while the first runs.
+    let (_, overlaps) = told(&[start, first, second, first_done, second_done, end[0], end[1]]);
+    assert_eq!((overlaps.order_violations, overlaps.overlap_violations), (1, 1));
+    // Committed before it is done.
+    let (_, early) = told(&[start, first, first_done, second, end[0], end[1], second_done]);
+    assert!(early.commit_violations > 0, "{early}");
+    // Killed in the second, which nobody does again.
+    let (killed, cut) = told(&[start, first, first_done, second, "killed 1"]);
+    assert_eq!((killed, cut.delivered, cut.lost), (1, 1, 1));
+}
