@@ -7,7 +7,8 @@
 //! keylane-fuzz TARGET FILE...
 //! ```
 //!
-//! Below `seeds/` are inputs to begin with. No stage of `cargo xtask ci` runs it yet.
+//! Below `seeds/` are inputs to begin with, below `found/` those that once broke something; the
+//! tests replay both. `cargo xtask ci --only fuzz` builds the fuzzer and runs each target.
 #![cfg_attr(keylane_fuzz, no_main)]
 #![cfg_attr(not(keylane_fuzz), forbid(unsafe_code))]
 

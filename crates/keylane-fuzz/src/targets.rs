@@ -4,6 +4,7 @@
 use std::io::Cursor;
 
 use csv::ByteRecord;
+use keylane_rocketmq::{Config, RocketMqSource};
 
 use crate::input::Rows;
 use crate::value;
@@ -12,13 +13,14 @@ use crate::value;
 pub(crate) type Target = fn(&[u8]);
 
 /// All of them.
-pub(crate) const TARGETS: [(&str, Target); 8] = [
+pub(crate) const TARGETS: [(&str, Target); 9] = [
     ("log-block", keylane_log::fuzz_block),
     ("log-records", keylane_log::fuzz_records),
     ("rocketmq-frames", keylane_rocketmq::fuzz::frames),
     ("rocketmq-messages", keylane_rocketmq::fuzz::messages),
     ("rocketmq-pull", keylane_rocketmq::fuzz::pull),
     ("rocketmq-json", keylane_rocketmq::fuzz::json),
+    ("rocketmq-config", rocketmq_config),
     ("csv", csv_rows),
     ("options", options),
 ];
@@ -59,6 +61,30 @@ fn csv_rows(bytes: &[u8]) {
     }
 }
 
+/// A consumer group as from a properties file: lines `name=value` are options, others a topic and
+/// what is read of it. What is wrong is refused, in words; a source that is made has no connection
+/// before it is polled.
+fn rocketmq_config(bytes: &[u8]) {
+    let Ok(text) = str::from_utf8(bytes) else { return };
+    let mut config = Config::new([""; 0], "");
+    for line in text.lines() {
+        config = match (line.split_once('='), line.split_once(' ')) {
+            (Some((name, value)), _) => match config.clone().set(name, value) {
+                Ok(with) => with,
+                Err(error) => {
+                    assert!(error.to_string().contains(name), "{name:?}: {error}");
+                    config
+                }
+            },
+            (None, Some((topic, expression))) => config.subscribe(topic, expression),
+            (None, None) => config.client_id(line),
+        };
+    }
+    if let Err(error) = RocketMqSource::new(config) {
+        assert!(!error.to_string().is_empty(), "refused without a word: {text:?}");
+    }
+}
+
 /// Values of options that have a notation of their own.
 fn options(bytes: &[u8]) {
     let Ok(text) = str::from_utf8(bytes) else { return };
@@ -74,4 +100,28 @@ fn options(bytes: &[u8]) {
     within(value::exponent(text), 0.0, 10.0);
     within(value::key_share(text), 0.0, 1.0);
     within(value::rate(text), 0.001, 1e9);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn seeds_and_what_was_found_break_nothing() {
+        let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let mut replayed = 0;
+        for (name, target) in TARGETS {
+            target(&[]);
+            for folder in ["seeds", "found"] {
+                let Ok(files) = std::fs::read_dir(here.join(folder).join(name)) else { continue };
+                for file in files {
+                    target(&std::fs::read(file.unwrap().path()).unwrap());
+                    replayed += 1;
+                }
+            }
+        }
+        assert!(replayed >= TARGETS.len(), "seeds are missing: {replayed} files");
+    }
 }
