@@ -286,7 +286,8 @@ mod tests {
                 1..20,
             ),
         ) {
-            let mut budget = Budget::new(Used { messages: max_messages, bytes: max_bytes }, queue_max);
+            let max = Used { messages: max_messages, bytes: max_bytes };
+            let mut budget = Budget::new(max, queue_max);
             let mut used = [Used::default(); 4];
             budget.divide(used.iter().copied());
             for (queue, sizes, given_back) in pulls {
