@@ -18,6 +18,9 @@ use parking_lot::{Condvar, Mutex};
 use super::kept::Kept;
 use super::{Events, Log, MS, SECOND, offset, position};
 
+/// Calls that have returned, by queue and offset.
+type OpenCalls = HashMap<(QueueId, u64), Call>;
+
 /// One message in one listener call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Seen {
@@ -42,7 +45,7 @@ pub(crate) struct Rig {
     pub(crate) batches: Log<usize>,
     pub(crate) events: Events,
     /// Calls that have returned, and whose ticket is open.
-    open: Arc<(Mutex<HashMap<(QueueId, u64), Call>>, Condvar)>,
+    open: Arc<(Mutex<OpenCalls>, Condvar)>,
     kept: Kept,
 }
 
