@@ -102,8 +102,11 @@ fn turns(queues: u32, keys: u64, in_flight: usize, pull: usize) -> Run {
     Box::new(move || {
         let until = engine.handled() + COUNTED;
         while engine.handled() < until {
-            while engine.in_flight() > full {
+            let mut handled = true;
+            while handled && engine.in_flight() > full {
+                let before = engine.handled();
                 engine.handle(1);
+                handled = engine.handled() > before;
             }
             engine.pull();
         }

@@ -1,8 +1,20 @@
-//! The place of: instruction counts.
+//! Instruction counts of the engine's parts, against those that are noted beside the benchmark.
 
-use super::{Depth, Done};
-use crate::outcome::Ended;
+use std::path::Path;
 
-pub(super) fn run(_: Depth) -> Ended<Done> {
-    Ok(Done::Skipped("nothing is wired up here yet".to_owned()))
+use super::shell::{cargo, must_pass, output, program};
+use super::{Depth, Done, is_gate};
+use crate::outcome::{Ended, Failure};
+
+pub(super) fn run(depth: Depth) -> Ended<Done> {
+    if let Err(failure) = output(program(Path::new("valgrind"), &["--version"])) {
+        let why = format!("no valgrind, which counts them: {failure}");
+        return if is_gate() { Err(Failure::Other(why)) } else { Ok(Done::Skipped(why)) };
+    }
+    let mut arguments =
+        vec!["bench", "--package", "benches", "--bench", "instructions", "--locked"];
+    if depth == Depth::Deep {
+        arguments.extend(["--", "--deep"]);
+    }
+    must_pass(cargo(&arguments)).map(|()| Done::Passed)
 }

@@ -21,7 +21,7 @@ const YIELDS: usize = if cfg!(loom) { 0 } else { 6 };
 /// Messages come densely while so many waits in a row, and all that follow, are shorter than this.
 /// Where they do not, or where other programs want the processor, a thread that yields is let run
 /// again late; one that parks is woken at once.
-const DENSE: (u32, Duration) = (8, Duration::from_millis(1));
+const DENSE: (u32, Duration) = (3, Duration::from_millis(1));
 
 /// What a shard's thread listens to: messages, and a bell that says "look again".
 #[derive(Clone)]
