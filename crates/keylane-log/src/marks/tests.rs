@@ -44,7 +44,7 @@ fn many_cells_are_written_one_by_one() {
 }
 
 #[test]
-fn a_torn_copy_gives_way_to_the_one_before_and_two_are_damage() {
+fn scenario_27_a_torn_copy_gives_way_to_the_one_before_and_two_are_damage() {
     let (_folder, path, mut marks) = create();
     let cell = cell_of(1);
     marks.set([(cell, mark(4, 4))]).unwrap();

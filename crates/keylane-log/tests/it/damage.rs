@@ -258,7 +258,7 @@ fn payloads(folder: &Path) -> Vec<String> {
 
 /// A batch of which the process wrote a part before it died: it goes, and what comes later stays.
 #[test]
-fn a_torn_batch_is_dropped_and_appending_goes_on_where_it_began() {
+fn scenario_27_a_torn_batch_is_dropped_and_appending_goes_on_where_it_began() {
     let folder = tempfile::tempdir().unwrap();
     let torn = tempfile::tempdir().unwrap();
     let log = Log::open(folder.path()).unwrap();

@@ -107,6 +107,37 @@ fn scenario_13_a_full_budget_does_not_stop_the_polling() {
     assert_eq!(metrics.in_flight_max, 16);
 }
 
+/// How fast the others are beside such a key is the benchmark `slow_key`'s question.
+#[test]
+fn scenario_14_a_stuck_key_stops_nobody_who_does_not_need_its_shard() {
+    let rig = Rig::with_queues(5);
+    let free = |n: u32| (n % 99 * 4 + n % 3 + 1).to_string();
+    rig.produce_all(q(0), (0..1_000).map(|_| "0"));
+    (1..4).for_each(|index| _ = rig.produce_all(q(index), (0..10_000).map(free)));
+    // A quarter of them need the shard that is stuck.
+    let mixed = |n: u32| if n.is_multiple_of(4) { (n % 99 * 4).to_string() } else { free(n) };
+    rig.produce_all(q(4), (0..10_000).map(mixed));
+    let (latch, listener) = first_waits(&rig);
+    let builder = rig.builder().shards(4).channel_capacity(64).batch_max(16).hasher(by_number);
+    let consumer = builder.start(listener).unwrap();
+
+    latch.wait_for_arrivals(1);
+    (1..4).for_each(|index| rig.wait_for_commit(q(index), 10_000));
+    let holding = consumer.holding();
+    let held = holding.iter().find(|held| held.queue == q(0)).expect("queue 0 is held back");
+    assert_eq!((held.offset, held.shard), (offset(0), Some(0)));
+    assert!(!rig.script.committed(q(0)).is_some_and(|committed| committed > 0));
+    assert!(rig.offsets(q(0)).len() <= 1, "nothing overtakes inside the key");
+
+    latch.open();
+    rig.wait_for_commit(q(0), 1_000);
+    rig.wait_for_commit(q(4), 10_000);
+    let metrics = consumer.metrics();
+    rig.stop(&consumer);
+    assert_eq!((metrics.succeeded, metrics.in_flight_max <= 10_000), (41_000, true));
+    assert!(rig.offsets(q(0)).into_iter().eq(0..1_000));
+}
+
 #[test]
 fn scenario_24_a_batch_that_cannot_fill_is_delivered_all_the_same() {
     let rig = Rig::with_queues(1);
