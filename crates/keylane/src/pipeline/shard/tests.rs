@@ -107,7 +107,7 @@ impl Rig {
     }
 
     /// Answers each admitted message as a listener per message would.
-    fn answer(&mut self, mut answer: impl FnMut(u64) -> Verdict) -> Vec<u64> {
+    pub(super) fn answer(&mut self, mut answer: impl FnMut(u64) -> Verdict) -> Vec<u64> {
         let mut seen = Vec::new();
         for index in 0..self.call.len() {
             if self.verdicts.admits(&self.call, index) {
@@ -159,7 +159,7 @@ fn fail(_: u64) -> Verdict {
     Verdict::failed("no", None)
 }
 
-fn done(_: u64) -> Verdict {
+pub(super) fn done(_: u64) -> Verdict {
     Verdict::Done
 }
 
@@ -523,45 +523,6 @@ fn an_unroutable_message_fails_in_its_turn_without_a_call() {
     assert_eq!(rig.next_offsets(), [2], "it was given up");
     rig.answer(done);
     assert_eq!(rig.watermark(0), 3);
-}
-
-#[test]
-fn a_lane_that_commits_by_hand_keeps_until_it_does() {
-    let mut rig = Rig::new(1);
-    rig.offer(0, &["a", "a", "b", "a"]);
-    rig.next_offsets();
-    rig.answer(|_| Verdict::Keep);
-    rig.next_offsets();
-    rig.answer(|_| Verdict::Keep);
-    rig.next_offsets();
-    rig.answer(|_| Verdict::Keep);
-    assert_eq!((rig.watermark(0), rig.finished(0)), (0, 0));
-    assert_eq!(rig.next_offsets(), [3]);
-    rig.answer(|_| Verdict::Commit);
-    assert_eq!(rig.finished(0), 3, "all of a, and nothing of b");
-    assert_eq!(rig.watermark(0), 2);
-}
-
-#[test]
-fn a_rollback_gives_all_that_was_kept_back_in_order() {
-    let mut rig = Rig::new(1);
-    rig.offer(0, &["a", "a", "a", "b"]);
-    rig.next_offsets();
-    rig.answer(|_| Verdict::Keep);
-    assert_eq!(rig.next_offsets(), [3], "nothing of the lane is at the front");
-    rig.answer(done);
-    assert_eq!(rig.next_offsets(), [1]);
-    rig.answer(|_| Verdict::Rollback(50 * MS));
-    assert_eq!(rig.next_offsets(), [0; 0], "the lane waits");
-    rig.now += 50 * MS;
-    let mut called = Vec::new();
-    for _ in 0..3 {
-        called.extend(rig.next_offsets());
-        assert_eq!(rig.call.attempt(0), 1, "a rollback counts no attempt");
-        rig.answer(done);
-    }
-    assert_eq!(called, [0, 1, 2]);
-    assert_eq!(rig.watermark(0), 4);
 }
 
 #[test]

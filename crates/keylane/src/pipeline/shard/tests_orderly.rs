@@ -2,7 +2,7 @@
 //! finished, what comes again, when, and whether it counts. The lane is the queue in queue-locked
 //! mode ([`Route::NoKeyOfQueue`]) and the key in key-sharded mode.
 
-use super::tests::{MS, Rig, policy};
+use super::tests::{MS, Rig, done, policy};
 use super::*;
 use crate::config::Exhausted;
 use crate::listener::{OrderlyContext, OrderlyStatus, settle_orderly};
@@ -188,4 +188,43 @@ fn a_call_gets_messages_of_one_lane() {
     assert_eq!(rig.next(), [(0, 3)], "the same key of another queue is another lane");
     rig.settle();
     assert_eq!(rig.next(), [(1, 0)]);
+}
+
+#[test]
+fn a_lane_that_commits_by_hand_keeps_until_it_does() {
+    let mut rig = Rig::new(1);
+    rig.offer(0, &["a", "a", "b", "a"]);
+    rig.next_offsets();
+    rig.answer(|_| Verdict::Keep);
+    rig.next_offsets();
+    rig.answer(|_| Verdict::Keep);
+    rig.next_offsets();
+    rig.answer(|_| Verdict::Keep);
+    assert_eq!((rig.watermark(0), rig.finished(0)), (0, 0));
+    assert_eq!(rig.next_offsets(), [3]);
+    rig.answer(|_| Verdict::Commit);
+    assert_eq!(rig.finished(0), 3, "all of a, and nothing of b");
+    assert_eq!(rig.watermark(0), 2);
+}
+
+#[test]
+fn a_rollback_gives_all_that_was_kept_back_in_order() {
+    let mut rig = Rig::new(1);
+    rig.offer(0, &["a", "a", "a", "b"]);
+    rig.next_offsets();
+    rig.answer(|_| Verdict::Keep);
+    assert_eq!(rig.next_offsets(), [3], "nothing of the lane is at the front");
+    rig.answer(done);
+    assert_eq!(rig.next_offsets(), [1]);
+    rig.answer(|_| Verdict::Rollback(50 * MS));
+    assert_eq!(rig.next_offsets(), [0; 0], "the lane waits");
+    rig.now += 50 * MS;
+    let mut called = Vec::new();
+    for _ in 0..3 {
+        called.extend(rig.next_offsets());
+        assert_eq!(rig.call.attempt(0), 1, "a rollback counts no attempt");
+        rig.answer(done);
+    }
+    assert_eq!(called, [0, 1, 2]);
+    assert_eq!(rig.watermark(0), 4);
 }
