@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 mod consumer;
 mod counts;
+mod revoke;
 mod source;
 
 /// One question.
@@ -30,7 +31,7 @@ pub struct Model {
 }
 
 /// All of them.
-pub const MODELS: [Model; 7] = [
+pub const MODELS: [Model; 10] = [
     Model {
         name: "tracker",
         what: "the watermark passes no message whose listener's work is not seen",
@@ -79,6 +80,31 @@ pub const MODELS: [Model; 7] = [
         transitions: &["ring when the gate moves", "read the gate before the channel"],
         preemptions: Some(2),
         run: consumer::stop,
+    },
+    Model {
+        name: "revoke",
+        what: "no call runs or begins once its queue is released, and its end is heard of",
+        transitions: &[
+            "end a tenure before its calls are looked for",
+            "a call asks for its tenure",
+            "attend before the shards are looked at",
+        ],
+        preemptions: None,
+        run: revoke::revoke,
+    },
+    Model {
+        name: "ticket",
+        what: "a ticket that another thread settles lets the message behind it go on",
+        transitions: &["ring when a ticket is settled"],
+        preemptions: None,
+        run: revoke::ticket,
+    },
+    Model {
+        name: "leave",
+        what: "a queue is released once the ticket of its call is settled, which counts",
+        transitions: &["tell of a settled ticket"],
+        preemptions: None,
+        run: revoke::leave,
     },
 ];
 

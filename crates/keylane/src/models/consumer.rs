@@ -16,7 +16,7 @@ use crate::report::StopReport;
 use crate::sync::Ordering;
 
 /// As little of everything as there can be.
-fn config() -> Config {
+pub(super) fn config() -> Config {
     Config {
         shards: 1,
         channel_capacity: 1,

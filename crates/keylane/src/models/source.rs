@@ -20,6 +20,12 @@ pub(super) struct Work {
     /// So many messages are done, from the first on.
     pub(super) done: AtomicU64,
     pub(super) is_running: AtomicBool,
+    /// The queue was given back.
+    pub(super) is_released: AtomicBool,
+    /// A call began after that.
+    pub(super) is_late: AtomicBool,
+    /// The last commit.
+    pub(super) committed: AtomicU64,
 }
 
 /// See the module's description.
@@ -61,6 +67,11 @@ impl ModelSource {
         events.push(SourceEvent::Fetched(fetch));
         self.next = Some(end);
         true
+    }
+
+    /// The group takes the queue away.
+    pub(super) fn revoke(&mut self) {
+        self.events.push_back(SourceEvent::Revoking { queue: queue() });
     }
 
     fn end(&self) {
@@ -110,6 +121,7 @@ impl Source for ModelSource {
     fn commit(&mut self, commit: Commit) {
         let (watermark, done) = (commit.watermark.get(), self.work.done.load(Ordering::Relaxed));
         assert!(watermark <= done, "a commit at {watermark}, and {done} are done");
+        self.work.committed.store(watermark, Ordering::Relaxed);
         if watermark == self.produced && self.stops {
             self.end();
         }
@@ -120,6 +132,7 @@ impl Source for ModelSource {
 
     fn release(&mut self, _queue: QueueId) {
         assert!(!self.work.is_running.load(Ordering::SeqCst), "released under a call");
+        self.work.is_released.store(true, Ordering::SeqCst);
     }
 
     fn waker(&self) -> SourceWaker {

@@ -148,10 +148,12 @@ impl ShardCell {
         let mut out = Effects::default();
         change(&mut self.shard.lock(), &mut out);
         shared.carry_out(self, &mut out);
-        if !bug!("lose_wake_up") {
+        if !bug!("lose_wake_up") && !removed!("ring when a ticket is settled") {
             self.nudge();
         }
-        shared.signals.settled();
+        if !removed!("tell of a settled ticket") {
+            shared.signals.settled();
+        }
     }
 
     /// Nothing of this shard will be called any more.

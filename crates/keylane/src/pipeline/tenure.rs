@@ -88,7 +88,8 @@ impl Tenure {
     /// Whether a call may begin now. To be asked under the shard's mutex. A lock found expired ends
     /// the tenure for good: what another shard may have skipped must not be passed by a renewal.
     pub(crate) fn admits(&self, now: Instant) -> bool {
-        if self.phase() != Phase::Open && !bug!("skip_epoch_check") {
+        let asks = !bug!("skip_epoch_check") && !removed!("a call asks for its tenure");
+        if asks && self.phase() != Phase::Open {
             return false;
         }
         match &self.lock {
