@@ -37,6 +37,7 @@ pub struct Config {
     pub(crate) pull_messages: usize,
     pub(crate) pull_bytes: usize,
     pub(crate) hold: Duration,
+    pub(crate) check_every: Duration,
     pub(crate) call_timeout: Duration,
     pub(crate) heartbeat_every: Duration,
     pub(crate) rebalance_every: Duration,
@@ -60,6 +61,7 @@ impl Config {
             pull_messages: 1_024,
             pull_bytes: 256 * 1024,
             hold: Duration::from_secs(1),
+            check_every: Duration::from_millis(900),
             call_timeout: Client::TIMEOUT,
             heartbeat_every: Duration::from_secs(30),
             rebalance_every: Duration::from_secs(20),
@@ -121,13 +123,23 @@ impl Config {
 
     /// How long a broker may hold back the answer to a pull while there is nothing to send, 100 ms
     /// to 60 s. Default 1 s. A message that arrives ends it at once; an offset that an operator moves
-    /// does not, and is noticed by the next pull.
+    /// does not: see [`check_every`](Self::check_every).
     ///
     /// Brokers look at the pulls that they hold every 5 s, so that a shorter time lasts up to 5 s,
     /// and a longer one up to 5 s more.
     #[must_use]
     pub fn hold(mut self, hold: Duration) -> Self {
         self.hold = hold;
+        self
+    }
+
+    /// How long a queue may be without news from its broker before it is asked whether somebody has
+    /// moved the group's offset, 50 ms to 10 min. Default 900 ms, so that an operator's reset is
+    /// followed within a second, also where the queue is paused or its pull is held. It costs one
+    /// small request for each queue that is idle.
+    #[must_use]
+    pub fn check_every(mut self, interval: Duration) -> Self {
+        self.check_every = interval;
         self
     }
 
@@ -246,6 +258,7 @@ impl Config {
         within("pull_bytes", self.pull_bytes, 1024, 8 * 1024 * 1024)?;
         let (ms, seconds) = (Duration::from_millis, Duration::from_secs);
         within("hold", self.hold, ms(100), seconds(60))?;
+        within("check_every", self.check_every, ms(50), seconds(600))?;
         within("call_timeout", self.call_timeout, ms(50), seconds(60))?;
         within("heartbeat_every", self.heartbeat_every, ms(50), seconds(60))?;
         within("rebalance_every", self.rebalance_every, ms(50), seconds(600))?;
@@ -347,6 +360,7 @@ mod tests {
             rejected(config().heartbeat_every(Duration::from_secs(61))),
             "heartbeat_every: 61s is not within 50ms to 60s"
         );
+        assert!(rejected(config().check_every(zero)).starts_with("check_every: "));
         assert!(rejected(config().rebalance_every(zero)).starts_with("rebalance_every: "));
         assert!(rejected(config().route_every(zero)).starts_with("route_every: "));
         assert!(rejected(config().lock_lease(zero)).starts_with("lock_lease: "));

@@ -34,7 +34,7 @@ use crate::config::tags;
 use crate::wire::body::{ConsumerData, HeartbeatData, SubscriptionData, java_hash};
 use crate::{Config, Error};
 use group::Group;
-use incoming::{Bell, Ears, Incoming};
+use incoming::{Bell, Ears, Incoming, LookUp};
 use locks::{LockCalls, Locks};
 use pull::Reading;
 use queue::{Queue, Turn};
@@ -88,8 +88,6 @@ pub(crate) struct Member {
     committing: HashMap<QueueId, u32>,
     lock_calls: LockCalls,
     locks: Locks,
-    /// Locks being given back.
-    unlocking: u32,
     limits: FetchLimits,
     /// Queues that may have something to give out.
     ready: VecDeque<QueueId>,
@@ -144,7 +142,6 @@ impl RocketMqSource {
             seeks: HashMap::new(),
             committing: HashMap::new(),
             locks: Locks::default(),
-            unlocking: 0,
             ready: VecDeque::new(),
             to_pull: Vec::new(),
             alarms: BinaryHeap::new(),
@@ -193,7 +190,7 @@ impl Source for RocketMqSource {
     }
 
     fn look_up_committed(&mut self, queue: QueueId) {
-        self.0.ask_committed(queue, None);
+        self.0.look_up_committed(queue);
     }
 
     fn release(&mut self, queue: QueueId) {
@@ -266,6 +263,7 @@ impl Member {
             if self.queues.get_mut(&queue).is_some_and(|known| known.seek_is_due(now)) {
                 self.ask_seek(queue);
             }
+            self.check(queue, now);
             self.to_pull.push(queue);
         }
     }
@@ -295,7 +293,18 @@ impl Member {
             let Some(queue) = self.queues.get_mut(&id) else { continue };
             if let Some(plan) = queue.plan_pull(now) {
                 self.ask_pull(id, plan, now);
+                self.check(id, now);
             }
+        }
+    }
+
+    /// Asks whether the queue's offset was moved, where nothing has said so for a while.
+    fn check(&mut self, id: QueueId, now: Instant) {
+        let Some(queue) = self.queues.get_mut(&id).filter(|_| !self.closing) else { return };
+        let (plan, again_at) = queue.plan_check(self.config.check_every, now);
+        self.alarms.extend(again_at.map(|at| Reverse((at, id))));
+        if let Some(plan) = plan {
+            self.ask_pull(id, plan, now);
         }
     }
 
@@ -333,6 +342,14 @@ impl Member {
                 self.ask_seek(id);
             }
         }
+    }
+
+    fn look_up_committed(&mut self, id: QueueId) {
+        let turn = self.next_turn();
+        if let Some(queue) = self.queues.get_mut(&id) {
+            queue.looks_up(turn);
+        }
+        self.ask_committed(id, LookUp::Again(turn));
     }
 
     fn commit(&mut self, commit: Commit) {

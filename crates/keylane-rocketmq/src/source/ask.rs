@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use keylane_source::{Commit, QueueId, SeekTo};
 
 use super::group::Step;
-use super::incoming::Incoming;
+use super::incoming::{Incoming, LookUp};
 use super::locks::LockCall;
-use super::queue::{PullPlan, Turn};
+use super::queue::PullPlan;
 use super::{Member, heartbeat};
 use crate::Error;
 use crate::client::Reply;
@@ -43,15 +43,16 @@ impl Member {
         }
     }
 
-    /// What the group has committed; with a turn it is the queue's first look-up.
-    pub(super) fn ask_committed(&mut self, queue: QueueId, turn: Option<Turn>) {
+    /// What the group has committed.
+    pub(super) fn ask_committed(&mut self, queue: QueueId, look_up: LookUp) {
         let outbox = self.outbox.clone();
         let group = self.config.group.clone();
         let report = move |answer: Result<_, Error>| {
             let doing = |error: Error| {
                 error.doing(format_args!("look up what group {group} has committed of {queue}"))
             };
-            let _ = outbox.send(Incoming::LookedUp { queue, turn, answer: answer.map_err(doing) });
+            let answer = answer.map_err(doing);
+            let _ = outbox.send(Incoming::LookedUp { queue, look_up, answer });
         };
         let request = request::query_offset(&self.config.group, queue);
         match self.master_of(queue) {
@@ -87,8 +88,12 @@ impl Member {
     pub(super) fn ask_pull(&mut self, queue: QueueId, plan: PullPlan, now: Instant) {
         let (outbox, turn) = (self.outbox.clone(), plan.turn);
         let report = move |answer| {
-            let _ = outbox.send(Incoming::Pulled { queue, turn, sent: now, answer });
+            let _ = outbox.send(match plan.is_check {
+                false => Incoming::Pulled { queue, turn, sent: now, answer },
+                true => Incoming::Checked { queue, turn, asked: plan.from, answer },
+            });
         };
+        let messages_max = if plan.is_check { 1 } else { self.config.pull_messages };
         let Some(reading) = self.readings.get(queue.topic()).cloned() else { return };
         let subscription = self.subscriptions.iter().find(|data| data.topic == queue.topic());
         let hold = if plan.hold { self.config.hold } else { Duration::ZERO };
@@ -96,7 +101,7 @@ impl Member {
             group: &self.config.group,
             queue,
             from: plan.from,
-            messages_max: self.limits.messages.clamp(1, self.config.pull_messages),
+            messages_max: self.limits.messages.clamp(1, messages_max),
             bytes_max: self.limits.bytes.clamp(1, self.config.pull_bytes),
             hold_ms: u64::try_from(hold.as_millis()).unwrap_or(u64::MAX),
             expression: subscription.map_or("*", |data| &data.sub_string),
@@ -141,11 +146,13 @@ impl Member {
         self.give_back_locks();
     }
 
-    fn acquire(&mut self, queues: Vec<QueueId>) {
+    pub(super) fn acquire(&mut self, queues: Vec<QueueId>) {
         let mut by_broker: BTreeMap<String, Vec<QueueId>> = BTreeMap::new();
         let mut failed = Vec::new();
         for queue in queues {
-            self.locks.asking(queue);
+            if !self.locks.asking(queue) {
+                continue; // Asked for once it has been given back.
+            }
             match self.master_of(queue) {
                 Ok(address) => by_broker.entry(address).or_default().push(queue),
                 Err(error) => failed.push((queue, error)),
@@ -170,15 +177,17 @@ impl Member {
         for queue in queues {
             match self.master_of(queue) {
                 Ok(address) => by_broker.entry(address).or_default().push(queue),
-                Err(error) => log::warn!("unlock {queue}: {error}; its lock expires at the broker"),
+                Err(error) => {
+                    let (queues, answer) = (vec![queue], Err(error));
+                    let _ = self.outbox.send(Incoming::Unlocked { queues, answer });
+                }
             }
         }
         for (address, queues) in by_broker {
-            self.unlocking += 1;
             let request = request::unlock(&self.config.group, &self.client_id, &queues);
             let outbox = self.outbox.clone();
             self.client.ask(&address, request, reply::done, move |answer| {
-                let _ = outbox.send(Incoming::Unlocked { answer });
+                let _ = outbox.send(Incoming::Unlocked { queues, answer });
             });
         }
     }

@@ -27,7 +27,7 @@ impl Member {
         undone.extend(
             self.committing.keys().map(|queue| format!("the commit of {queue} is not answered")),
         );
-        if self.locks.is_giving_back() || self.unlocking > 0 {
+        if self.locks.is_giving_back() {
             undone.push("locks are not given back; they expire at their brokers".to_owned());
         }
         undone.extend(self.leave(deadline - reserve / 4));
@@ -60,8 +60,7 @@ impl Member {
                 self.handle(incoming, Instant::now());
             }
             self.give_back_locks();
-            let done =
-                self.committing.is_empty() && self.unlocking == 0 && !self.locks.is_giving_back();
+            let done = self.committing.is_empty() && !self.locks.is_giving_back();
             if done || Instant::now() >= deadline {
                 return;
             }

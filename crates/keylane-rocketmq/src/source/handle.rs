@@ -5,12 +5,12 @@ use std::collections::HashSet;
 use std::time::Instant;
 
 use keylane_source::{
-    Committed, LockReply, Position, QueueId, SourceError, SourceEvent, Watermark,
+    Commit, Committed, LockReply, Position, QueueId, SourceError, SourceEvent, Watermark,
 };
 
 use super::Member;
 use super::group::Verdict;
-use super::incoming::Incoming;
+use super::incoming::{Incoming, LookUp};
 use super::queue::{Next, Queue, Turn};
 use crate::Error;
 use crate::wire::body::{Connections, MessageQueue};
@@ -42,28 +42,18 @@ impl Member {
                 }
             }
             Incoming::Subscriptions { answer } => self.subscriptions_came(answer),
-            Incoming::LookedUp { queue, turn, answer } => self.looked_up(queue, turn, answer),
+            Incoming::LookedUp { queue, look_up, answer } => self.looked_up(queue, look_up, answer),
             Incoming::Sought { queue, turn, answer } => self.sought(queue, turn, answer, now),
             Incoming::Pulled { queue, turn, sent, answer } => {
                 self.pulled(queue, turn, sent, answer, now);
             }
-            Incoming::Committed { commit, answer } => {
-                if let Some(count) = self.committing.get_mut(&commit.queue) {
-                    *count -= 1;
-                    if *count == 0 {
-                        self.committing.remove(&commit.queue);
-                    }
-                }
-                let result = answer.map_err(SourceError::from);
-                self.events.push_back(SourceEvent::CommitResult { commit, result });
+            Incoming::Checked { queue, turn, asked, answer } => {
+                let known = self.queues.get_mut(&queue);
+                self.events.extend(known.and_then(|known| known.checked(turn, asked, answer, now)));
             }
+            Incoming::Committed { commit, answer } => self.committed(commit, answer),
             Incoming::Locked { queues, answer } => self.locked(queues, answer),
-            Incoming::Unlocked { answer } => {
-                self.unlocking = self.unlocking.saturating_sub(1);
-                if let Err(error) = answer {
-                    log::warn!("unlock: {error}; the lock expires at the broker");
-                }
-            }
+            Incoming::Unlocked { queues, answer } => self.unlocked(queues, answer),
             Incoming::Unregistered { .. } => {}
         }
     }
@@ -139,7 +129,7 @@ impl Member {
         for id in new {
             let turn = self.next_turn();
             self.queues.insert(id, Queue::new(id, turn));
-            self.ask_committed(id, Some(turn));
+            self.ask_committed(id, LookUp::First(turn));
         }
     }
 
@@ -202,7 +192,7 @@ impl Member {
     fn looked_up(
         &mut self,
         queue: QueueId,
-        turn: Option<Turn>,
+        look_up: LookUp,
         answer: Result<Option<Position>, Error>,
     ) {
         let committed = match answer {
@@ -211,13 +201,21 @@ impl Member {
             Err(error) => Committed::Failed(error.into()),
         };
         let Some(known) = self.queues.get_mut(&queue) else { return };
-        match turn {
-            Some(turn) => self.events.extend(known.assigned(turn, committed)),
-            None if known.is_known() && !known.is_revoking() => {
-                self.events.push_back(SourceEvent::LookedUp { queue, committed });
+        self.events.extend(match look_up {
+            LookUp::First(turn) => known.assigned(turn, committed),
+            LookUp::Again(turn) => known.looked_up(turn, committed),
+        });
+    }
+
+    fn committed(&mut self, commit: Commit, answer: Result<(), Error>) {
+        if let Some(count) = self.committing.get_mut(&commit.queue) {
+            *count -= 1;
+            if *count == 0 {
+                self.committing.remove(&commit.queue);
             }
-            None => {}
         }
+        let result = answer.map_err(SourceError::from);
+        self.events.push_back(SourceEvent::CommitResult { commit, result });
     }
 
     fn sought(&mut self, id: QueueId, turn: Turn, answer: Result<Position, Error>, now: Instant) {
@@ -287,6 +285,16 @@ impl Member {
             };
             let reply: LockReply = self.locks.answered(queue, granted);
             self.events.push_back(SourceEvent::Lock { queue, reply });
+        }
+    }
+
+    fn unlocked(&mut self, mut queues: Vec<QueueId>, answer: Result<(), Error>) {
+        if let Err(error) = answer {
+            log::warn!("unlock {queues:?}: {error}; the locks expire at the broker");
+        }
+        queues.retain(|queue| self.locks.returned(*queue));
+        if !queues.is_empty() {
+            self.acquire(queues);
         }
     }
 

@@ -43,7 +43,7 @@ pub(crate) enum Incoming {
     },
     LookedUp {
         queue: QueueId,
-        turn: Option<Turn>,
+        look_up: LookUp,
         answer: Result<Option<Position>, Error>,
     },
     Sought {
@@ -57,6 +57,13 @@ pub(crate) enum Incoming {
         sent: Instant,
         answer: Result<Pulled, Error>,
     },
+    /// What a pull says that was sent to see whether somebody has moved the offset.
+    Checked {
+        queue: QueueId,
+        turn: Turn,
+        asked: Position,
+        answer: Result<Pulled, Error>,
+    },
     Committed {
         commit: Commit,
         answer: Result<(), Error>,
@@ -66,11 +73,22 @@ pub(crate) enum Incoming {
         answer: Result<Vec<MessageQueue>, Error>,
     },
     Unlocked {
+        queues: Vec<QueueId>,
         answer: Result<(), Error>,
     },
     Unregistered {
         answer: Result<(), Error>,
     },
+}
+
+/// Which look-up of a queue's offset it is. What an earlier one says is not to be believed: it was
+/// asked for when somebody else could still move the offset.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LookUp {
+    /// The first of a tenure, with which the engine is told of the queue.
+    First(Turn),
+    /// One that the engine has asked for.
+    Again(Turn),
 }
 
 /// Takes in what brokers say unasked.

@@ -1,10 +1,11 @@
 //! The brokers' locks on queues, as far as they have to be remembered: which are held, and which
 //! are to be given back once nothing stands in the way. No thread, no clock, no I/O.
 //!
-//! Invariant: a lock is given back to the broker only after every request for it, and every commit
-//! of its queue, has been answered. Brokers handle the three in different threads: sent one behind
-//! the other, they could be carried out in another order, and a successor would read an older
-//! offset, or a lock be taken that nobody holds.
+//! Invariants: a lock is given back to the broker only after every request for it, and every commit
+//! of its queue, has been answered; and it is asked for again only after that was answered. Brokers
+//! handle the three in different threads: sent one behind the other, they could be carried out in
+//! another order, and a successor would read an older offset, a lock be taken that nobody holds, or
+//! one be lost that is believed to be held.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -57,14 +58,20 @@ struct Lock {
     /// Requests under way.
     asking: u32,
     give_back: bool,
+    /// It is being given back.
+    returning: bool,
+    /// It is wanted again meanwhile.
+    wanted: bool,
 }
 
 impl Locks {
-    /// The lock is asked for.
-    pub(crate) fn asking(&mut self, queue: QueueId) {
+    /// The lock is to be asked for; `false`: not before it has been [given back](Self::returned).
+    pub(crate) fn asking(&mut self, queue: QueueId) -> bool {
         let lock = self.0.entry(queue).or_default();
-        lock.asking += 1;
         lock.give_back = false;
+        lock.wanted = lock.returning;
+        lock.asking += u32::from(!lock.returning);
+        !lock.returning
     }
 
     /// The broker has answered whether it granted the lock, or has failed to.
@@ -98,23 +105,32 @@ impl Locks {
     /// The lock is not needed any more.
     pub(crate) fn release(&mut self, queue: QueueId) {
         if let Some(lock) = self.0.get_mut(&queue) {
-            lock.give_back = true;
+            lock.wanted = false;
+            lock.give_back = !lock.returning;
         }
     }
 
-    /// The locks that can be given back now; they are forgotten here.
+    /// The locks that can be given back now, which is to be done.
     pub(crate) fn take_returnable(&mut self, committing: impl Fn(QueueId) -> bool) -> Vec<QueueId> {
-        let ready = |queue: &QueueId, lock: &mut Lock| {
-            lock.give_back && lock.asking == 0 && !committing(*queue)
-        };
-        let mut queues: Vec<QueueId> = self.0.extract_if(ready).map(|(queue, _)| queue).collect();
+        let mut queues = Vec::new();
+        for (queue, lock) in &mut self.0 {
+            if lock.give_back && lock.asking == 0 && !committing(*queue) {
+                *lock = Lock { returning: true, ..Lock::default() };
+                queues.push(*queue);
+            }
+        }
         queues.sort();
         queues
     }
 
-    /// Whether a lock waits to be given back.
+    /// The broker has taken the lock back, or has failed to; `true`: it is wanted again.
+    pub(crate) fn returned(&mut self, queue: QueueId) -> bool {
+        self.0.remove(&queue).is_some_and(|lock| lock.wanted)
+    }
+
+    /// Whether a lock waits to be given back, or is being given back.
     pub(crate) fn is_giving_back(&self) -> bool {
-        self.0.values().any(|lock| lock.give_back)
+        self.0.values().any(|lock| lock.give_back || lock.returning)
     }
 }
 
@@ -162,8 +178,29 @@ mod tests {
         assert!(locks.take_returnable(|_| true).is_empty(), "its queue is being committed");
         assert!(locks.is_giving_back());
         assert_eq!(locks.take_returnable(|_| false), [queue(0)]);
-        assert!(!locks.is_giving_back());
         assert!(locks.take_returnable(|_| false).is_empty(), "once");
+        assert!(locks.is_giving_back());
+        assert!(!locks.returned(queue(0)));
+        assert!(!locks.is_giving_back());
+    }
+
+    #[test]
+    fn a_lock_that_is_being_given_back_is_asked_for_again_afterwards() {
+        let mut locks = Locks::default();
+        ask(&mut locks, Ok(true));
+        locks.release(queue(0));
+        assert_eq!(locks.take_returnable(|_| false), [queue(0)]);
+        assert!(!locks.asking(queue(0)), "not while it is on its way back");
+        assert!(locks.returned(queue(0)), "but then");
+        assert!(locks.asking(queue(0)));
+        assert!(matches!(locks.answered(queue(0), Ok(true)), LockReply::Held));
+
+        locks.release(queue(0));
+        assert_eq!(locks.take_returnable(|_| false), [queue(0)]);
+        assert!(!locks.asking(queue(0)));
+        locks.release(queue(0));
+        assert!(!locks.returned(queue(0)), "given up meanwhile");
+        assert!(!locks.is_giving_back());
     }
 
     #[test]

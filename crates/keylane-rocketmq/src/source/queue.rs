@@ -11,7 +11,7 @@
 //!
 //! 1. One pull at a time is under way, and none while something waits to be given out: a queue
 //!    holds at most one answer that the engine has not taken.
-//! 2. Each seek, and each reset, takes a new *turn*; an answer of an older turn changes nothing.
+//! 2. Each seek, reset and look-up takes a new *turn*; an answer of an older one changes nothing.
 //! 3. Nothing is given out unless the queue is reading and not paused.
 
 use std::collections::VecDeque;
@@ -43,6 +43,8 @@ pub(crate) struct Queue {
     pub(crate) id: QueueId,
     turn: Turn,
     phase: Phase,
+    /// The newest look-up that the engine has asked for, until it is answered.
+    look_up: Option<Turn>,
     paused: bool,
     /// Stands in the list of queues that may have something to give out.
     pub(crate) listed: bool,
@@ -78,6 +80,17 @@ struct Reading {
     /// The next pull is to be answered at once: the queue's end is not known.
     first: bool,
     retry: Retry,
+    check: Check,
+}
+
+/// Whether the offset was moved is asked for beside the pulls, which brokers hold.
+#[derive(Debug, Default)]
+struct Check {
+    /// When the broker has last said where the queue is read.
+    heard: Option<Instant>,
+    /// When it is looked at next.
+    at: Option<Instant>,
+    under_way: bool,
 }
 
 /// When to try again, and how long to wait after the next failure.
@@ -112,6 +125,8 @@ pub(crate) struct PullPlan {
     pub(crate) hold: bool,
     pub(crate) gaps: Gaps,
     pub(crate) turn: Turn,
+    /// It is sent only to see whether the offset was moved.
+    pub(crate) is_check: bool,
 }
 
 /// What follows from an answer.
@@ -132,7 +147,8 @@ pub(crate) enum Next {
 impl Queue {
     /// A queue that has just been allocated; what the group has committed is asked for.
     pub(crate) fn new(id: QueueId, turn: Turn) -> Self {
-        Self { id, turn, phase: Phase::LookingUp, paused: false, listed: false }
+        let phase = Phase::LookingUp;
+        Self { id, turn, phase, look_up: None, paused: false, listed: false }
     }
 
     pub(crate) fn turn(&self) -> Turn {
@@ -157,6 +173,20 @@ impl Queue {
         Some(SourceEvent::Assigned { queue: self.id, committed })
     }
 
+    /// The engine asks what was committed.
+    pub(crate) fn looks_up(&mut self, turn: Turn) {
+        self.look_up = Some(turn);
+    }
+
+    /// That was answered, well or not. Only the newest answer counts.
+    pub(crate) fn looked_up(&mut self, turn: Turn, committed: Committed) -> Option<SourceEvent> {
+        if self.look_up != Some(turn) || !self.is_known() || self.is_revoking() {
+            return None;
+        }
+        self.look_up = None;
+        Some(SourceEvent::LookedUp { queue: self.id, committed })
+    }
+
     /// Reads from here on. What waits to be given out is dropped.
     pub(crate) fn read_from(&mut self, turn: Turn, position: Position) {
         self.turn = turn;
@@ -170,6 +200,7 @@ impl Queue {
             pulling: false,
             first: true,
             retry: Retry::default(),
+            check: Check::default(),
         });
     }
 
@@ -232,7 +263,63 @@ impl Queue {
         reading.pulling = true;
         reading.retry.at = None;
         let Reading { next: from, gaps, first, .. } = *reading;
-        Some(PullPlan { from, hold: !first, gaps, turn: self.turn })
+        Some(PullPlan { from, hold: !first, gaps, turn: self.turn, is_check: false })
+    }
+
+    /// A pull that asks whether the offset was moved, if nothing has said so for `every`: the queue
+    /// is paused, or the broker holds its pull, and does not look at the offset meanwhile. And when
+    /// to look at this next, where that is not known already.
+    pub(crate) fn plan_check(
+        &mut self,
+        every: Duration,
+        now: Instant,
+    ) -> (Option<PullPlan>, Option<Instant>) {
+        let Phase::Reading(Reading { next, gaps, check, .. }) = &mut self.phase else {
+            return (None, None);
+        };
+        if check.at.is_some_and(|at| now < at) {
+            return (None, None);
+        }
+        let due = *check.heard.get_or_insert(now) + every;
+        let plan = (now >= due && !check.under_way).then(|| {
+            check.under_way = true;
+            let (from, gaps, turn) = (*next, *gaps, self.turn);
+            PullPlan { from, hold: false, gaps, turn, is_check: true }
+        });
+        let again_at = if now < due { due } else { now + every };
+        check.at = Some(again_at);
+        (plan, Some(again_at))
+    }
+
+    /// A check was answered. Messages are left to the pulls, and so is trouble.
+    pub(crate) fn checked(
+        &mut self,
+        turn: Turn,
+        asked: Position,
+        answer: Result<Pulled, Error>,
+        now: Instant,
+    ) -> Option<SourceEvent> {
+        let Phase::Reading(reading) = &mut self.phase else { return None };
+        if self.turn != turn {
+            return None;
+        }
+        reading.check.under_way = false;
+        match answer {
+            Ok(pulled) => {
+                reading.check.heard = Some(now);
+                let Pulled::Moved { to, begin, end } = pulled else { return None };
+                let cause = moved(asked, to, begin, end);
+                if matches!(cause, ResetCause::OutOfRange { .. }) && asked != reading.next {
+                    return None; // Read on meanwhile.
+                }
+                self.phase = Phase::Waiting;
+                Some(SourceEvent::Reset { queue: self.id, cause })
+            }
+            Err(error) => {
+                log::debug!("look whether the offset of {} was moved: {error}", self.id);
+                None
+            }
+        }
     }
 
     /// A pull was answered. `waited`: how long the answer took.
@@ -248,6 +335,9 @@ impl Queue {
         }
         let Phase::Reading(reading) = &mut self.phase else { return Next::Stale };
         reading.pulling = false;
+        if answer.is_ok() {
+            reading.check.heard = Some(now);
+        }
         match answer {
             Ok(Pulled::Found(found)) => {
                 reading.found(found);
@@ -260,13 +350,8 @@ impl Queue {
                 Next::At(reading.retry.wait_until(now + IDLE))
             }
             Ok(Pulled::Moved { to, begin, end }) => {
-                let asked = reading.next;
+                let cause = moved(reading.next, to, begin, end);
                 self.phase = Phase::Waiting;
-                let cause = if asked < begin || asked > end {
-                    ResetCause::OutOfRange { asked, begin, end }
-                } else {
-                    ResetCause::Moved { to }
-                };
                 Next::Stop(SourceEvent::Reset { queue: self.id, cause })
             }
             Err(error) if error.code() == Some(answer::FLOW_CONTROL) => {
@@ -315,6 +400,15 @@ impl Queue {
         }
         reading.given = position;
         Some(SourceEvent::Fetched(Fetch { queue: self.id, messages, position, end }))
+    }
+}
+
+/// Why a position cannot be read from.
+fn moved(asked: Position, to: Position, begin: Position, end: Position) -> ResetCause {
+    if asked < begin || asked > end {
+        ResetCause::OutOfRange { asked, begin, end }
+    } else {
+        ResetCause::Moved { to }
     }
 }
 

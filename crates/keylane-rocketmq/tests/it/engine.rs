@@ -4,7 +4,7 @@
 //! | file | what happens |
 //! | --- | --- |
 //! | `flow.rs` | many keys, failures, panics, dead letters; 300,000 real messages |
-//! | `members.rs` | members join, leave, are killed; one of them is Java's |
+//! | `members.rs` | members are processes: they join, leave, are killed; one of them is Java's |
 //! | `operator.rs` | the broker is killed, offsets are reset, a lock runs out |
 //!
 //! A run is over when the broker itself has the group's offsets at the end of every queue. Only then
@@ -23,14 +23,16 @@ use crate::member::at;
 use crate::real::{self, real};
 
 mod flow;
+mod lossy;
 mod members;
-mod mortal;
 mod operator;
 
 /// A run that takes longer has failed.
 const PATIENCE: Duration = Duration::from_secs(150);
 const LOOK: Duration = Duration::from_millis(20);
 const STOP: Duration = Duration::from_secs(20);
+/// So many messages may wait to be handled while more are sent.
+const AHEAD: u64 = 1_000;
 /// Messages that are sent in one request.
 const BATCH: u64 = 50;
 
@@ -153,9 +155,14 @@ impl<'a> Filler<'a> {
         }
     }
 
-    fn send_until(&mut self, over: &AtomicBool) {
+    /// Never far ahead of what is handled, so that what waits at the end is little.
+    fn send_until(&mut self, over: &AtomicBool, handled: impl Fn() -> u64) {
         while !over.load(Ordering::Acquire) {
-            self.round();
+            if self.sent < handled() + AHEAD {
+                self.round();
+            } else {
+                std::thread::sleep(LOOK);
+            }
         }
     }
 
@@ -196,6 +203,30 @@ impl<'a> Filler<'a> {
         self.ends[index] = end;
         self.sent += batch.len() as u64;
     }
+}
+
+/// Lets messages flow while something happens. `handled`: how many of them were.
+fn under_load<T>(
+    filler: &mut Filler<'_>,
+    handled: impl Fn() -> u64 + Send,
+    what: impl FnOnce() -> T,
+) -> T {
+    /// Also where a test fails the filler has to end.
+    struct Over<'a>(&'a AtomicBool);
+    impl Drop for Over<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Release);
+        }
+    }
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let filling = scope.spawn(|| filler.send_until(&is_over, handled));
+        let over = Over(&is_over);
+        let done = what();
+        drop(over);
+        filling.join().unwrap();
+        done
+    })
 }
 
 /// Waits until something is so that nobody announces; what it gives meanwhile is shown if it never

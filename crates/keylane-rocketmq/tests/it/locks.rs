@@ -116,6 +116,25 @@ fn a_lock_is_not_given_back_before_the_commit_is_answered() {
 }
 
 #[test]
+fn a_lock_is_not_asked_for_again_before_it_has_been_given_back() {
+    let (cluster, [own, _], mut first, _second) = two_members();
+    assert_eq!(ask(&mut first, own), "held");
+    cluster.fault("a", 42, 1, What::Ignore);
+    first.source.locks().unwrap().release(&[own]);
+    first.until_so("it is being given back", |_| cluster.count("a", 42) == 1);
+    first.source.locks().unwrap().acquire(&[own]);
+    // Whatever else is answered meanwhile.
+    first.source.look_up_committed(own);
+    first.until("another answer", |event| {
+        matches!(event, SourceEvent::LookedUp { .. }).then_some(())
+    });
+    assert_eq!(cluster.count("a", 41), 1);
+    cluster.cut("a");
+    assert!(matches!(first.lock_reply(), (queue, LockReply::Held) if queue == own));
+    assert_eq!(cluster.count("a", 41), 2);
+}
+
+#[test]
 fn leaving_commits_then_unlocks_then_says_so() {
     let (cluster, [own, _], mut first, _second) = two_members();
     assert_eq!(ask(&mut first, own), "held");

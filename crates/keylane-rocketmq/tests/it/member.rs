@@ -28,6 +28,7 @@ pub(crate) fn config(cluster: &Cluster) -> Config {
     Config::new([cluster.name_server.clone()], "g")
         .subscribe("t", "*")
         .retries(false)
+        .check_every(Duration::from_secs(600))
         .heartbeat_every(Duration::from_secs(60))
         .rebalance_every(Duration::from_secs(600))
         .route_every(Duration::from_secs(600))

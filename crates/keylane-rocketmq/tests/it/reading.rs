@@ -1,5 +1,6 @@
 //! Reading: seeks, pulls, limits, pauses, filters, what is between the offsets, commits.
 
+use std::collections::HashMap;
 use std::io::Write;
 use std::time::Duration;
 
@@ -326,13 +327,60 @@ fn an_offset_that_an_operator_moves_is_followed() {
     put_all(&cluster, 8);
     let mut member = Member::reading(config(&cluster).hold(Duration::from_millis(100)), &[queue]);
     member.read(8);
-    cluster.change(|state| {
-        let key = ("g".to_owned(), "t".to_owned(), 0);
-        state.brokers.get_mut("a").unwrap().resets.insert(key, 2);
-    });
+    move_to(&cluster, 2);
     assert_eq!(moved(&mut member), at(2));
     member.source.seek(queue, SeekTo::Position(at(2)));
     assert_eq!(member.read(6)[&queue], numbers(2..8));
+}
+
+fn move_to(cluster: &Cluster, offset: i64) {
+    cluster.change(|state| {
+        let key = ("g".to_owned(), "t".to_owned(), 0);
+        state.brokers.get_mut("a").unwrap().resets.insert(key, offset);
+    });
+}
+
+/// Brokers do not end a hold for an offset that is moved.
+#[test]
+fn an_offset_that_is_moved_is_followed_though_a_pull_is_held() {
+    let (cluster, queue) = one_queue();
+    put_all(&cluster, 8);
+    let minute = Duration::from_secs(60);
+    let config = config(&cluster).hold(minute).check_every(Duration::from_millis(50));
+    let mut member = Member::reading(config, &[queue]);
+    member.read(8);
+    member.until_so("a pull is held", |_| {
+        let state = cluster.state();
+        let held = |code, fields: &HashMap<String, String>| {
+            code == 11 && fields["queueOffset"] == "8" && fields["sysFlag"] == "6"
+        };
+        state.seen.iter().any(|(_, code, fields)| held(*code, fields))
+    });
+    move_to(&cluster, 2);
+    assert_eq!(moved(&mut member), at(2));
+    member.source.seek(queue, SeekTo::Position(at(2)));
+    assert_eq!(member.read(6)[&queue], numbers(2..8));
+    // What ends the pull of before is the next message, and it changes nothing.
+    cluster.put("a", "t", 0, Put::new("8"));
+    assert_eq!(member.read(1)[&queue], numbers(8..9));
+    member.none("read twice", is_fetch);
+}
+
+/// As by an operator who wants to get past a message that fills the budget.
+#[test]
+fn an_offset_that_is_moved_is_followed_though_the_queue_is_paused() {
+    let (cluster, queue) = one_queue();
+    put_all(&cluster, 8);
+    let config = config(&cluster).check_every(Duration::from_millis(50));
+    let mut member = Member::reading(config, &[queue]);
+    member.read(8);
+    member.source.pause(queue);
+    put_all(&cluster, 8);
+    move_to(&cluster, 12);
+    assert_eq!(moved(&mut member), at(12));
+    member.source.seek(queue, SeekTo::Position(at(12)));
+    member.source.resume(queue);
+    assert_eq!(member.read(4)[&queue], numbers(4..8));
 }
 
 #[test]

@@ -242,7 +242,8 @@ fn positions_that_do_not_exist_and_offsets_that_an_operator_moves() {
     let Some(real) = real(name, 1) else { return };
     let queue = real.queue(0);
     real.put(0, 0..50);
-    let mut member = Member::join(real.config().hold(Duration::from_millis(500)));
+    // The broker would hold a pull for longer than a test waits.
+    let mut member = Member::join(real.config().hold(Duration::from_secs(60)));
     member.assigned(1);
     member.source.seek(queue, SeekTo::Position(at(99)));
     let cause = reset(&mut member);
@@ -261,7 +262,9 @@ fn positions_that_do_not_exist_and_offsets_that_an_operator_moves() {
         .with("isForce", true);
     let answer = real.ask(&request);
     assert_eq!(answer.code, 0, "{answer:?}");
+    let start = Instant::now();
     let cause = reset(&mut member);
+    println!("the reset was noticed after {:?}", start.elapsed());
     let ResetCause::Moved { to } = cause else { panic!("{cause:?}") };
     assert_eq!(to, at(0));
     member.source.seek(queue, SeekTo::Position(to));

@@ -4,15 +4,18 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use keylane_source::{
-    Commit, CommitTag, FetchLimits, QueueId, QueueLocks, ResetCause, SeekTo, Source, SourceError,
-    SourceEvent, SourceWaker,
+    Commit, CommitTag, FetchLimits, LockReply, QueueId, QueueLocks, ResetCause, SeekTo, Source,
+    SourceError, SourceEvent, SourceWaker,
 };
 
 use super::Recorder;
 use crate::guarantee::{CommitStep, Epoch, Event, Found};
 
-/// Wraps a source. An epoch begins with the first `seek` after an assignment or a reset, and ends
-/// with the release, the loss, the reset, or the close.
+/// Wraps a source. An epoch begins with the first `seek` after an assignment, a reset or a look-up,
+/// and ends with the release, the loss (of the queue or of its lock), the reset, or the close.
+///
+/// No source says that a lock has run out: the engine knows by the clock. That the epoch is over is
+/// seen when it holds the lock again and asks what is committed, which it does between epochs only.
 ///
 /// Events are recorded before the engine sees them, calls before the source sees them.
 #[derive(Debug)]
@@ -61,7 +64,9 @@ impl<S: Source> Recorded<S> {
                     position: fetch.position,
                 });
             }
-            SourceEvent::Lost { queue } => self.lost(*queue),
+            SourceEvent::Lost { queue } | SourceEvent::Lock { queue, reply: LockReply::Lost } => {
+                self.lost(*queue);
+            }
             SourceEvent::QueueError { queue, error } if error.is_fatal() => self.lost(*queue),
             SourceEvent::Reset { queue, cause } => self.reset(*queue, cause),
             SourceEvent::CommitResult { commit, result } => {
@@ -77,7 +82,7 @@ impl<S: Source> Recorded<S> {
     }
 
     fn lost(&mut self, queue: QueueId) {
-        if let Some(view) = self.queues.get_mut(&queue) {
+        if let Some(view) = self.queues.get_mut(&queue).filter(|view| view.runs) {
             view.runs = false;
             self.recorder.note(&Event::Lost { queue, epoch: view.epoch });
         }
@@ -141,6 +146,7 @@ impl<S: Source> Source for Recorded<S> {
     }
 
     fn look_up_committed(&mut self, queue: QueueId) {
+        self.lost(queue);
         self.source.look_up_committed(queue);
     }
 

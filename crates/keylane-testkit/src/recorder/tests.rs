@@ -258,6 +258,38 @@ fn an_offset_that_an_operator_has_moved_is_where_the_next_process_begins() {
     assert_eq!((verdict.delivered, verdict.duplicates), (4, 4));
 }
 
+/// What is finished and not committed when a lock ends comes again, and a commit of before is late.
+#[test]
+fn an_epoch_ends_with_its_lock() {
+    type Source = Recorded<crate::script::ScriptedSource>;
+    let reread = |ends: fn(&Script, &mut Source), commits_late: bool| {
+        let script = Script::new();
+        script.assign(queue(0));
+        (0..2).for_each(|_| _ = script.produce(queue(0), "a", "p"));
+        let recorder = Recorder::new(Scope::key());
+        let mut source = Recorded::new(script.source(), &recorder);
+        consume(&mut source, &recorder);
+        ends(&script, &mut source);
+        consume(&mut source, &recorder);
+        if commits_late {
+            source.commit(commit(2));
+        }
+        source.seek(queue(0), SeekTo::Earliest);
+        consume(&mut source, &recorder);
+        let verdict = recorder.verdict_so_far();
+        (verdict.duplicates, verdict.other_violations, verdict.commit_violations)
+    };
+    let lost = |script: &Script, _: &mut Source| {
+        script.inject(SourceEvent::Lock { queue: queue(0), reply: LockReply::Lost });
+    };
+    let ran_out = |_: &Script, source: &mut Source| source.look_up_committed(queue(0));
+    assert_eq!(reread(lost, false), (2, 0, 0));
+    assert_eq!(reread(ran_out, false), (2, 0, 0));
+    assert_eq!(reread(lost, true).2, 1);
+    assert_eq!(reread(ran_out, true).2, 1);
+    assert!(reread(|_, _| {}, false).1 > 0, "nothing explains that they come again");
+}
+
 #[test]
 fn a_late_answer_belongs_to_the_epoch_that_asked() {
     let script = Script::new();

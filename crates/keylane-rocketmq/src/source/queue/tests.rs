@@ -231,3 +231,83 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn only_the_newest_look_up_counts() {
+    let is_told = |queue: &mut Queue, turn| {
+        let committed = Committed::at(Watermark::ZERO);
+        matches!(queue.looked_up(turn, committed), Some(SourceEvent::LookedUp { .. }))
+    };
+    let mut queue = reading(0);
+    queue.looks_up(Turn(3));
+    queue.looks_up(Turn(4));
+    assert!(!is_told(&mut queue, Turn(3)), "asked before the lock was held");
+    assert!(is_told(&mut queue, Turn(4)));
+    assert!(!is_told(&mut queue, Turn(4)), "once");
+    queue.looks_up(Turn(5));
+    queue.revoke(Turn(6));
+    assert!(!is_told(&mut queue, Turn(5)));
+}
+
+#[test]
+fn a_queue_without_news_is_checked_at_intervals() {
+    let (start, every) = (Instant::now(), Duration::from_millis(100));
+    let at_ms = |ms| start + Duration::from_millis(ms);
+    let mut queue = reading(5);
+    let pull = queue.plan_pull(start).unwrap();
+    let is_due = |queue: &mut Queue, ms| {
+        let (plan, again_at) = queue.plan_check(every, at_ms(ms));
+        (plan.is_some(), again_at.map(|at| at.duration_since(start).as_millis()))
+    };
+    assert_eq!(is_due(&mut queue, 0), (false, Some(100)));
+    assert_eq!(is_due(&mut queue, 50), (false, None), "an alarm of something else");
+    assert!(matches!(queue.pulled(pull.turn, nothing(5), LONG, at_ms(60)), Next::Go));
+    assert_eq!(is_due(&mut queue, 100), (false, Some(160)), "the pull has said where it is");
+    queue.pause();
+    let (check, again_at) = queue.plan_check(every, at_ms(160));
+    let check = check.unwrap();
+    assert!(check.is_check && !check.hold && again_at == Some(at_ms(260)));
+    assert_eq!(is_due(&mut queue, 260), (false, Some(360)), "one at a time");
+    assert!(queue.checked(check.turn, check.from, failed(), at_ms(300)).is_none());
+    assert_eq!(is_due(&mut queue, 360), (true, Some(460)));
+    assert!(queue.checked(check.turn, check.from, nothing(5), at_ms(380)).is_none());
+    assert_eq!(is_due(&mut queue, 460), (false, Some(480)));
+}
+
+#[test]
+fn a_check_sees_that_the_offset_was_moved_and_nothing_else() {
+    let (now, every) = (Instant::now(), Duration::from_millis(100));
+    let moved = |to, begin, end| Ok(Pulled::Moved { to: at(to), begin: at(begin), end: at(end) });
+    let check = |queue: &mut Queue| {
+        assert!(queue.plan_check(every, now).0.is_none());
+        queue.plan_check(every, now + every).0.unwrap()
+    };
+    let cause = |event| match event {
+        Some(SourceEvent::Reset { cause, .. }) => cause,
+        other => panic!("{other:?}"),
+    };
+
+    let mut queue = reading(5);
+    let plan = check(&mut queue);
+    assert!(queue.checked(plan.turn, plan.from, messages(5..6), now).is_none());
+    assert!(!queue.has_news(), "messages are the pulls'");
+
+    let mut queue = reading(5);
+    let (pull, plan) = (queue.plan_pull(now).unwrap(), check(&mut queue));
+    let event = queue.checked(plan.turn, plan.from, moved(2, 0, 10), now);
+    assert!(matches!(cause(event), ResetCause::Moved { to } if to == at(2)));
+    assert!(matches!(queue.pulled(pull.turn, messages(5..6), LONG, now), Next::Stale));
+    assert!(queue.checked(plan.turn, plan.from, moved(2, 0, 10), now).is_none(), "told once");
+
+    let mut queue = reading(5);
+    let plan = check(&mut queue);
+    let event = queue.checked(plan.turn, plan.from, moved(7, 7, 10), now);
+    assert!(matches!(cause(event), ResetCause::OutOfRange { asked, .. } if asked == at(5)));
+
+    let mut queue = reading(5);
+    let (pull, plan) = (queue.plan_pull(now).unwrap(), check(&mut queue));
+    assert!(matches!(queue.pulled(pull.turn, messages(5..9), LONG, now), Next::Go));
+    assert!(queue.checked(plan.turn, plan.from, moved(7, 7, 10), now).is_none(), "read on");
+    let event = queue.checked(plan.turn, plan.from, moved(2, 0, 10), now);
+    assert!(matches!(cause(event), ResetCause::Moved { to } if to == at(2)));
+}

@@ -50,15 +50,20 @@ impl Shared {
         let until = Instant::now() + hold;
         let holds = request.number("sysFlag") & 2 != 0;
         let mut state = self.lock();
-        loop {
-            let broker = state.brokers.get_mut(name).filter(|broker| broker.up)?;
-            let answer = broker.pull(request);
+        let mut answer = state.brokers.get_mut(name).filter(|broker| broker.up)?.pull(request);
+        while answer.code == 19 && holds {
             let now = Instant::now();
-            if answer.code != 19 || !holds || now >= until {
-                return Some(answer);
+            if now >= until {
+                break;
             }
             state = self.wait(state, until - now);
+            let broker = state.brokers.get_mut(name).filter(|broker| broker.up)?;
+            // As Apache's: an offset that is moved meanwhile does not end the hold.
+            if broker.has_more(request) || Instant::now() >= until {
+                answer = broker.pull(request);
+            }
         }
+        Some(answer)
     }
 
     fn wait<'a>(&self, state: MutexGuard<'a, State>, time: Duration) -> MutexGuard<'a, State> {
@@ -102,6 +107,13 @@ fn key(request: &Frame) -> Key {
 impl Broker {
     fn log(&mut self, topic: &str, queue: i32) -> Option<&mut Log> {
         self.topics.get_mut(topic)?.get_mut(usize::try_from(queue).ok()?)
+    }
+
+    /// Whether there are messages behind what a held pull asks for.
+    fn has_more(&mut self, request: &Frame) -> bool {
+        let (_, topic, queue) = key(request);
+        let asked = request.number("queueOffset");
+        self.log(&topic, queue).is_none_or(|log| !(log.first..=asked).contains(&log.end()))
     }
 
     fn pull(&mut self, request: &Frame) -> Frame {

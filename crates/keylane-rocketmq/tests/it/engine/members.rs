@@ -1,65 +1,89 @@
-//! Members of one group that come and go while messages flow.
+//! Members of one group that come and go while messages flow, with the broker's locks.
+//!
+//! Members are processes of their own: this test program, told by a variable to be one. They are
+//! killed with SIGKILL. All of them append what they see to one [`log`], which is [`judge`]d at the
+//! end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader};
-use std::process::Stdio;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use keylane::{Mode, Outcome, listen};
-use keylane_rocketmq::RocketMqSource;
+use keylane::{Consumer, Mode, Outcome, listen};
+use keylane_rocketmq::{Config, RocketMqSource};
 use keylane_source::Message;
 use keylane_testkit::guarantee::{self, Scope};
+use tempfile::TempDir;
 
-use super::mortal::Mortal;
-use super::{Filler, STOP, Stage, reading, until, until_handled, until_reading};
+use super::{Filler, STOP, Stage, reading, under_load, until, until_handled, until_reading};
 use crate::apache::{self, Apache};
 
+mod judge;
+mod log;
+
+use judge::Handed;
+use log::{Log, Noted, Tail};
+
+/// `number;server;topic;group;mode;lease in seconds;log` makes this program a member.
+const MEMBER: &str = "KEYLANE_TEST_MEMBER";
+/// So many calls are enough to say that a member takes part.
+const TAKES_PART: usize = 200;
 const MS: Duration = Duration::from_millis(1);
 /// So short that a member that was killed is followed soon.
-const LEASE: Duration = Duration::from_secs(6);
+const LEASE: Duration = Duration::from_secs(10);
 /// What the broker waits before it takes a lock for given up: more than the member trusts it.
-const BROKER_LEASE: Duration = Duration::from_secs(10);
+const BROKER_LEASE: Duration = Duration::from_secs(15);
 
+/// Whole queues go from hand to hand: nothing comes twice.
 #[test]
-fn members_that_join_and_leave_under_load_lose_nothing() {
-    let name = "members_that_join_and_leave_under_load_lose_nothing";
+fn queue_locked_members_that_join_and_leave_hand_over_without_a_duplicate() {
+    let name = "queue_locked_members_that_join_and_leave_hand_over_without_a_duplicate";
+    let Some(stage) = Stage::shared(name, 4, Scope::Queue) else { return };
+    let (handed, duplicates) = join_and_leave(stage, "queue-locked", Scope::Queue);
+    assert_eq!(duplicates, 0);
+    assert_eq!(handed.otherwise, 0, "{handed:?}");
+    assert!(handed.in_peace >= 6, "{handed:?}");
+}
+
+/// The next owner begins exactly at the first message that is not finished. What other shards had
+/// finished behind that one comes again: a group's offset is one number.
+#[test]
+fn key_sharded_members_that_join_and_leave_hand_over_at_the_first_unfinished_message() {
+    let name = "key_sharded_members_that_join_and_leave_hand_over_at_the_first_unfinished_message";
     let Some(stage) = Stage::shared(name, 4, Scope::key()) else { return };
-    let over = AtomicBool::new(false);
+    let (handed, duplicates) = join_and_leave(stage, "key-sharded", Scope::key());
+    println!("{duplicates} messages had been finished behind an unfinished one, and came twice");
+    assert_eq!(handed.otherwise, 0, "{handed:?}");
+    assert!(handed.in_peace >= 6, "{handed:?}");
+}
+
+/// How queues went from hand to hand, and how many messages came twice.
+fn join_and_leave(stage: Stage, mode: &'static str, scope: Scope) -> (Handed, u64) {
+    let mut members = Members::new(&stage, mode, Duration::from_secs(30));
     let mut filler = Filler::new(&stage, 400);
-    let last = std::thread::scope(|scope| {
-        let filling = scope.spawn(|| filler.send_until(&over));
-        let first = stage.member(&stage.recorder, MS);
-        until_reading(&first, 4);
-        until_handled(&first, 500);
-        let second = stage.member(&stage.recorder.another_member(), MS);
-        until_reading(&second, 2);
-        until_handled(&second, 500);
-        let third = stage.member(&stage.recorder.another_member(), MS);
-        // Two, one and one.
-        until("all three read", || {
-            let reading = [&first, &second, &third].map(reading);
-            let sum: usize = reading.iter().sum();
-            if sum == 4 && !reading.contains(&0) { Ok(()) } else { Err(format!("{reading:?}")) }
-        });
-        until_handled(&third, 200);
-        let report = first.stop(STOP).unwrap();
-        assert!(report.all_committed(), "{report}");
-        until_reading(&third, 2);
-        let report = second.stop(STOP).unwrap();
-        assert!(report.all_committed(), "{report}");
-        until_reading(&third, 4);
-        until_handled(&third, 500);
-        over.store(true, Ordering::Release);
-        filling.join().unwrap();
-        third
+    come_and_go(&mut filler, &mut members, |members| {
+        let first = members.join();
+        members.until_shares(&[first], &[4]);
+        members.until_part(first);
+        let second = members.join();
+        members.until_shares(&[first, second], &[2, 2]);
+        members.until_part(second);
+        let third = members.join();
+        members.until_shares(&[first, second, third], &[2, 1, 1]);
+        members.until_part(third);
+        members.leave(first);
+        members.until_shares(&[second, third], &[2, 2]);
+        members.leave(second);
+        members.until_shares(&[third], &[4]);
+        members.until_part(third);
     });
     let (sent, ends) = (filler.sent, filler.ends);
     stage.until_committed(&ends);
-    // A hand-over may bring a few messages twice; whatever it does not explain is a violation.
-    let verdict = stage.end(vec![last], sent);
-    println!("{} of {sent} messages came twice", verdict.duplicates);
+    let (handed, verdict) = members.end(&stage, &scope);
+    assert_eq!(verdict.delivered, sent, "{verdict}");
+    (handed, verdict.duplicates)
 }
 
 #[test]
@@ -67,32 +91,149 @@ fn a_killed_members_queues_go_to_its_successor_once_its_locks_have_run_out() {
     let name = "a_killed_members_queues_go_to_its_successor_once_its_locks_have_run_out";
     let Some(apache) = Apache::start(name, BROKER_LEASE) else { return };
     let stage = Stage::at(apache.address(), 4, Scope::key());
+    let mut members = Members::new(&stage, "key-sharded", LEASE);
     let mut filler = Filler::new(&stage, 400);
-    let over = AtomicBool::new(false);
-    let successor = std::thread::scope(|scope| {
-        let filling = scope.spawn(|| filler.send_until(&over));
-        let config = || stage.config().lock_lease(LEASE);
-        let (source, fate) = Mortal::join(config());
-        let victim = stage.start(source, &stage.recorder, MS);
-        until_reading(&victim, 4);
-        let recorder = stage.recorder.another_member();
-        let other = stage.start(RocketMqSource::new(config()).unwrap(), &recorder, MS);
-        until_reading(&other, 2);
-        until_reading(&victim, 2);
-        until_handled(&victim, 300);
-        fate.kill();
-        let _ = stage.recorder.crash();
-        until_reading(&other, 4);
-        until_handled(&other, 500);
-        over.store(true, Ordering::Release);
-        filling.join().unwrap();
-        // It is dead: what it says to its end is not heard.
-        drop(victim);
-        other
+    come_and_go(&mut filler, &mut members, |members| {
+        let first = members.join();
+        members.until_shares(&[first], &[4]);
+        let second = members.join();
+        members.until_shares(&[first, second], &[2, 2]);
+        members.until_part(first);
+        members.until_part(second);
+        members.kill(first);
+        let killed = Instant::now();
+        members.until_shares(&[second], &[4]);
+        println!("its queues are read {:.1?} after it was killed", killed.elapsed());
+        members.until_part(second);
+        let third = members.join();
+        members.until_shares(&[second, third], &[2, 2]);
+        members.until_part(third);
     });
     let (sent, ends) = (filler.sent, filler.ends);
     stage.until_committed(&ends);
-    stage.end(vec![successor], sent);
+    let (handed, verdict) = members.end(&stage, &Scope::key());
+    assert_eq!(verdict.delivered, sent, "{verdict}");
+    assert!(handed.in_peace >= 4 && handed.otherwise >= 2, "{handed:?}");
+}
+
+/// Lets messages flow while members come and go.
+fn come_and_go(filler: &mut Filler<'_>, members: &mut Members, what: impl FnOnce(&mut Members)) {
+    let tail = Mutex::new(Tail::new(members.tail.path.clone()));
+    let handled = || {
+        let mut tail = tail.lock().unwrap();
+        tail.look();
+        tail.done.values().sum::<usize>() as u64
+    };
+    under_load(filler, handled, || what(members));
+}
+
+/// The members that there were and are.
+struct Members {
+    spec: String,
+    tail: Tail,
+    running: Vec<Option<Ended>>,
+    _folder: TempDir,
+}
+
+impl Members {
+    fn new(stage: &Stage, mode: &str, lease: Duration) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let log = folder.path().join("log");
+        let (server, topic, group) = (&stage.server, &stage.topic, &stage.group);
+        let lease = lease.as_secs();
+        let spec = format!("{server};{topic};{group};{mode};{lease};{}", log.display());
+        Self { spec, tail: Tail::new(log), running: Vec::new(), _folder: folder }
+    }
+
+    fn join(&mut self) -> usize {
+        let number = self.running.len();
+        let mut program = Command::new(std::env::current_exe().unwrap());
+        program.args(["--exact", "engine::members::a_member", "--nocapture"]);
+        program.env(MEMBER, format!("{number};{}", self.spec));
+        program.stdin(Stdio::piped()).stdout(Stdio::null());
+        self.running.push(Some(Ended(program.spawn().unwrap())));
+        number
+    }
+
+    /// Waits until these members have so many queues each, in some order.
+    fn until_shares(&mut self, members: &[usize], shares: &[usize]) {
+        until(&format!("{shares:?} queues for {members:?}"), || {
+            self.tail.look();
+            let mut seen = self.tail.shares(members);
+            seen.sort_unstable_by(|a, b| b.cmp(a));
+            if seen == shares { Ok(()) } else { Err(format!("{seen:?}")) }
+        });
+    }
+
+    /// Waits until a member has handled some messages more.
+    fn until_part(&mut self, member: usize) {
+        let done = |tail: &mut Tail| {
+            tail.look();
+            tail.done.get(&member).copied().unwrap_or_default()
+        };
+        let before = done(&mut self.tail);
+        until(&format!("member {member} takes part"), || {
+            let done = done(&mut self.tail);
+            if done >= before + TAKES_PART { Ok(()) } else { Err(format!("{before}, {done}")) }
+        });
+    }
+
+    fn kill(&mut self, number: usize) {
+        // SIGKILL.
+        drop(self.running[number].take().unwrap());
+        Log::of_member(&self.tail.path, number).killed();
+    }
+
+    /// Asks it to stop, by the end of its input.
+    fn leave(&mut self, number: usize) {
+        let mut child = self.running[number].take().unwrap();
+        drop(child.0.stdin.take());
+        let status = child.0.wait().unwrap();
+        assert!(status.success(), "member {number} did not stop well: {status}");
+    }
+
+    /// All leave; what their log says.
+    fn end(&mut self, stage: &Stage, scope: &Scope) -> (Handed, guarantee::Verdict) {
+        for number in 0..self.running.len() {
+            if self.running[number].is_some() {
+                self.leave(number);
+            }
+        }
+        let handed = Handed::new(&self.tail.path, &stage.queues, &stage.recorder, scope);
+        let verdict = stage.recorder.verdict();
+        verdict.assert_clean();
+        println!("{handed:?}; {} messages, {} twice", verdict.delivered, verdict.duplicates);
+        (handed, verdict)
+    }
+}
+
+/// Not a test of its own: what a child does.
+#[test]
+fn a_member() {
+    let Ok(spec) = std::env::var(MEMBER) else { return };
+    let parts: Vec<&str> = spec.split(';').collect();
+    let [number, server, topic, group, mode, lease, path] = parts[..] else { panic!("{spec}") };
+    let log = Log::of_member(Path::new(path), number.parse().unwrap());
+    let config = Config::new([server], group)
+        .subscribe(topic, "*")
+        .retries(false)
+        .lock_lease(Duration::from_secs(lease.parse().unwrap()));
+    let source = Noted::new(RocketMqSource::new(config).unwrap(), log.clone());
+    let consumer = Consumer::builder(source)
+        .mode(if mode == "queue-locked" { Mode::QueueLocked } else { Mode::KeySharded })
+        .shards(4)
+        .commit_interval(Duration::from_millis(200))
+        .start(listen::each(move |message: &Message, _| {
+            let call = log.begin(message);
+            std::thread::sleep(MS);
+            log.done(call, message);
+            Ok(Outcome::Done)
+        }))
+        .unwrap();
+    // Until the parent closes it.
+    std::io::copy(&mut std::io::stdin(), &mut std::io::sink()).unwrap();
+    let report = consumer.stop(STOP).unwrap();
+    assert!(report.all_committed() && report.unfinished == 0, "{report}");
 }
 
 /// What Java's member says that it has handled: by queue, the offsets in their order.
@@ -122,16 +263,16 @@ fn a_java_member_and_ours_share_the_queues_without_overlap_or_gap() {
     let builder = stage.builder(source, &stage.recorder, Mode::QueueLocked);
     let consumer = builder.start(listener).unwrap();
     let mut filler = Filler::new(&stage, 400);
-    let over = AtomicBool::new(false);
     let theirs: Handled = Arc::default();
-    std::thread::scope(|scope| {
-        let filling = scope.spawn(|| filler.send_until(&over));
+    let handled = || (count(&ours) + count(&theirs)) as u64;
+    under_load(&mut filler, handled, || {
         until_handled(&consumer, 200);
         let mut java = apache::java(class_path, "peer.GroupMember");
         java.args([&stage.server, &stage.topic, &stage.group, "2"]);
         let mut java = java.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let (output, noted) = (BufReader::new(java.stdout.take().unwrap()), &theirs);
-        let listening = scope.spawn(move || listen_to(output, noted));
+        let (output, noted) = (BufReader::new(java.stdout.take().unwrap()), Arc::clone(&theirs));
+        let mut java = Ended(java);
+        let listening = std::thread::spawn(move || listen_to(output, &noted));
         until("Java has two queues, and we have two", || {
             let (java, reading) = (theirs.lock().unwrap().len(), reading(&consumer));
             if (java, reading) == (2, 2) { Ok(()) } else { Err(format!("{java}, {reading}")) }
@@ -143,18 +284,26 @@ fn a_java_member_and_ours_share_the_queues_without_overlap_or_gap() {
         });
         until_handled(&consumer, 200);
         // The end of its input: it leaves, and we have all of them.
-        drop(java.stdin.take());
+        drop(java.0.stdin.take());
         until_reading(&consumer, 4);
-        assert!(java.wait().unwrap().success());
+        assert!(java.0.wait().unwrap().success());
         assert!(listening.join().unwrap(), "Java's member has not left in peace");
         until_handled(&consumer, 200);
-        over.store(true, Ordering::Release);
-        filling.join().unwrap();
     });
     stage.until_committed(&filler.ends);
     let report = consumer.stop(STOP).unwrap();
     assert!(report.all_committed(), "{report}");
     compare(&filler.ends, &ours.lock().unwrap(), &theirs.lock().unwrap());
+}
+
+/// A process that does not outlive its test.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        _ = self.0.kill();
+        _ = self.0.wait();
+    }
 }
 
 /// Every message was handled, in its queue's order; nothing that we had finished came to Java, and
