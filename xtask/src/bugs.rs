@@ -29,7 +29,8 @@ pub(crate) struct BugsFlags {
 }
 
 /// The bugs, in the order of the data; `docs/testing.md` says what each one is.
-const BUGS: [&str; 22] = [
+const BUGS: [&str; 25] = [
+    "take_fetch_from_before_seek",
     "position_before_stash",
     "pass_overflow",
     "block_on_full_channel",
@@ -40,6 +41,8 @@ const BUGS: [&str; 22] = [
     "release_lane_early",
     "ticket_leaves_key_open",
     "keep_results_behind_failure",
+    "kept_is_finished",
+    "rollback_leaves_kept",
     "forget_panic",
     "retry_keeps_budget",
     "word_boundary",

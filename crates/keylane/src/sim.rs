@@ -33,6 +33,7 @@ mod broker;
 mod calm;
 mod faults;
 mod listener;
+mod orderly;
 mod plan;
 mod process;
 mod random;
@@ -147,6 +148,8 @@ struct Simulation {
     ready: Vec<Turn>,
     /// The watermark of each process's queues, with its epoch.
     marks: std::collections::BTreeMap<(u32, keylane_source::QueueId), (u64, u64)>,
+    /// When whoever does steps has last read the time.
+    read_at: std::collections::BTreeMap<(u32, u64), Instant>,
 }
 
 /// Where a run is.
@@ -217,6 +220,7 @@ impl Simulation {
             busy_since: (0, 0),
             ready: Vec::new(),
             marks: std::collections::BTreeMap::new(),
+            read_at: std::collections::BTreeMap::new(),
         }
     }
 
@@ -279,12 +283,35 @@ impl Simulation {
         match turn {
             Turn::Surroundings => self.step_surroundings(),
             Turn::Process(index, actor) => {
+                self.read_time(index, turn);
                 self.processes[index].step(actor);
                 self.check(index);
             }
         }
         self.bury();
         self.check_busy(&turn);
+    }
+
+    /// A thread may have read the time a moment before its turn: what others have done since lies in
+    /// its future. Its own time never goes back.
+    fn read_time(&mut self, index: usize, turn: Turn) {
+        let world = &mut *self.world.lock();
+        let early = world.plan.faults.reads_time_early;
+        if early == 0.0 {
+            return;
+        }
+        // A lease is shorter than the broker's by at least twice as much.
+        let most = if world.plan.locks.is_some() { MS / 2 } else { 20 * MS };
+        let behind = match world.fault(early) {
+            true => world.random.time(Duration::from_micros(1), most),
+            false => Duration::ZERO,
+        };
+        // The index changes when others end: the number of the process does not.
+        let who = (self.processes[index].member.0, turn.number() & !0xFF00);
+        let before = self.read_at.get(&who).copied().unwrap_or(world.start);
+        let read = world.now.checked_sub(behind).map_or(before, |read| read.max(before));
+        self.read_at.insert(who, read);
+        crate::time::Clock.set_virtual(Some(read));
     }
 
     /// Whoever is busy without end, and gets nothing done, would be so on a core of its own.

@@ -53,7 +53,9 @@ impl Simulation {
             self.tell_reset(world, slot);
         }
         let may_have_failed = world.plan.options.out_of_range == OutOfRange::Fail
-            || world.plan.faults.queue_fails_for_good > 0.0;
+            || world.plan.faults.queue_fails_for_good > 0.0
+            // What an orderly listener has kept is committed by nobody: it comes again elsewhere.
+            || world.plan.orderly.is_some_and(|manual| manual > 0.0);
         let queue = &mut world.broker.queues[slot];
         if queue.owner.is_none() {
             queue.assign_at = Some(now);

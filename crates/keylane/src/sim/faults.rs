@@ -50,6 +50,8 @@ faults! {
     absurd_batch: 0.1,
     /// The thread is slow between the beginning of a call and its first message.
     slow_start: 0.3,
+    /// An orderly listener gives back all that is not committed.
+    rollback: 0.2,
     // ── the sink: of each letter ──
     letter_failed: 0.4,
     letter_dropped: 0.2,
@@ -60,6 +62,9 @@ faults! {
     fetch_huge: 0.3,
     fetch_overlaps: 0.3,
     fetch_in_spite_of_pause: 0.9,
+    /// Of each fetch that is under way as its queue is paused: it is given out together with the
+    /// answer to a look-up, and so before the seek that follows from it.
+    fetch_from_before_seek: 0.9,
     poll_fails: 0.1,
     poll_fails_for_good: 0.0005,
     queue_trouble: 0.02,
@@ -75,7 +80,7 @@ faults! {
     lock_refused: 0.2,
     lock_fails: 0.3,
     // ── the surroundings: of each look at them ──
-    lock_lost: 0.1,
+    lock_lost: 0.3,
     moves: 0.5,
     loses: 0.2,
     expels: 0.1,
@@ -91,6 +96,8 @@ faults! {
     // ── the machine: of each step ──
     /// Time passes although somebody could go on.
     starves: 0.1,
+    /// The time was read before the step got its turn: it lies behind what others have read since.
+    reads_time_early: 0.3,
     /// What a call came to and what follows from it are two steps.
     pauses_inside: 0.5,
 }

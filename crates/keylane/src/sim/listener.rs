@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use keylane_source::{Message, QueueId};
 use keylane_testkit::guarantee::{MemberId, Outcome as Said};
 
+use super::orderly::Then;
 use super::plan::SECOND;
 use super::world::{Item, OpenTicket, RunningCall, SharedWorld, World};
 use crate::config::Exhausted;
@@ -17,9 +18,15 @@ pub(super) const SKIPPED: &str = "the simulation skips it";
 
 /// Makes the listeners of a process.
 pub(super) fn factory(world: &SharedWorld, member: MemberId) -> Factory {
-    let (per_message, world) = (world.lock().plan.per_message, world.clone());
+    let (per_message, orderly) = {
+        let plan = &world.lock().plan;
+        (plan.per_message, plan.orderly.is_some())
+    };
+    let world = world.clone();
     let make = move |shard| SimListener { world: world.clone(), member, shard };
-    if per_message {
+    if orderly {
+        listen::per_shard_orderly(make).into_factory()
+    } else if per_message {
         listen::per_shard(make).into_factory()
     } else {
         listen::per_shard_batches(make).into_factory()
@@ -27,10 +34,10 @@ pub(super) fn factory(world: &SharedWorld, member: MemberId) -> Factory {
 }
 
 /// One instance per shard.
-struct SimListener {
-    world: SharedWorld,
-    member: MemberId,
-    shard: usize,
+pub(super) struct SimListener {
+    pub(super) world: SharedWorld,
+    pub(super) member: MemberId,
+    pub(super) shard: usize,
 }
 
 /// What a listener does with a message.
@@ -91,12 +98,12 @@ impl Answer {
 }
 
 /// A panic that the process's hook does not print.
-fn panic_quietly() -> ! {
+pub(super) fn panic_quietly() -> ! {
     std::panic::resume_unwind(Box::new("the simulation panics"))
 }
 
 /// When a call returns that begins now; `None`: not before the faults end.
-fn returns_at(world: &mut World) -> Option<Instant> {
+pub(super) fn returns_at(world: &mut World) -> Option<Instant> {
     let plan = std::sync::Arc::clone(&world.plan);
     if world.fault(plan.faults.hang) {
         return None;
@@ -119,7 +126,7 @@ impl Listener for SimListener {
             format!("{:?} shard {} call {} {item:?}: {answer:?}", self.member, self.shard, id.0)
         });
         let (items, says) = (vec![item.clone()], vec![answer.says()]);
-        let call = RunningCall { id, items, says, until };
+        let call = RunningCall { id, items, says, then: Then::Nothing, until };
         world.desk(self.member).calls.insert(self.shard, call);
         drop(world);
         if answer != Answer::Ticket {
@@ -146,7 +153,7 @@ impl Listener for SimListener {
 }
 
 /// Hooks may panic as well.
-fn panic_sometimes(world: &SharedWorld) {
+pub(super) fn panic_sometimes(world: &SharedWorld) {
     let panics = {
         let mut world = world.lock();
         let probability = world.plan.faults.panic;
@@ -173,7 +180,7 @@ impl BatchListener for SimListener {
             let offsets: Vec<_> = items.iter().map(|i| (i.queue.index(), i.offset.get())).collect();
             format!("{:?} shard {} call {} {offsets:?}: {answer:?}", self.member, self.shard, id.0)
         });
-        let call = RunningCall { id, items, says, until };
+        let call = RunningCall { id, items, says, then: Then::Nothing, until };
         world.desk(self.member).calls.insert(self.shard, call);
         drop(world);
         answer.handled()

@@ -37,6 +37,8 @@ pub(super) struct Plan {
     /// How often an offset holds no message.
     pub(super) hole: f64,
     pub(super) per_message: bool,
+    /// The listener has RocketMQ's shape; how often a call of it is not to commit by itself.
+    pub(super) orderly: Option<f64>,
     pub(super) has_sink: bool,
     /// The user's routing function, where there is one.
     pub(super) routes: bool,
@@ -62,7 +64,7 @@ pub(super) struct Locks {
 
 impl Plan {
     pub(super) fn draw(seed: u64, random: &mut Random) -> Self {
-        let per_message = random.chance(0.6);
+        let mut per_message = random.chance(0.6);
         let has_sink = random.chance(0.5);
         let mut options = draw_options(seed, has_sink, random);
         // What cannot be routed fails for ever, so it needs a policy that gives it up.
@@ -81,6 +83,9 @@ impl Plan {
         });
         let key_count = random.pick(&[1, 2, 5, 30, 300]);
         let large = random.chance(0.1);
+        let may_be_orderly = options.mode != Mode::Concurrent && random.chance(0.25);
+        let orderly = may_be_orderly.then(|| random.pick(&[0.0, 0.3, 0.9]));
+        per_message &= orderly.is_none();
         Self {
             processes: random.pick(&[1, 1, 2, 2, 3]),
             queues: random.pick(&[1, 2, 3, 6]),
@@ -93,6 +98,7 @@ impl Plan {
             payload_max: random.pick(&[0, 20, 300]),
             hole: random.pick(&[0.0, 0.0, 0.1, 0.6]),
             per_message,
+            orderly,
             has_sink,
             routes,
             locks,
@@ -107,7 +113,7 @@ impl Plan {
     /// For whoever reads about a failure.
     pub(super) fn in_words(&self) -> String {
         let Self { processes, queues, messages, chaos, per_message, has_sink, routes, .. } = self;
-        let Self { locks, call, latency, patience, options, faults, .. } = self;
+        let Self { orderly, locks, call, latency, patience, options, faults, .. } = self;
         let Config { mode, slice, shards, channel_capacity, batch_max, linger, fetch_max, .. } =
             options;
         let Config { in_flight_max, in_flight_bytes_max, queue_in_flight_max, .. } = options;
@@ -116,7 +122,7 @@ impl Plan {
         format!(
             "{mode:?}, {processes} processes, {queues} queues, {messages} messages, \
              faults for {chaos:?}, \
-             per message {per_message}, sink {has_sink}, routes {routes}, locks {locks:?}, calls \
+             per message {per_message}, orderly {orderly:?}, sink {has_sink}, routes {routes}, locks {locks:?}, calls \
              {call:?}, latency {latency:?}, patience {patience:?}\n\
              shards {shards}, slice {slice:?}, channel {channel_capacity}, batch {batch_max}, \
              linger {linger:?}, \

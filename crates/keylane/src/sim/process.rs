@@ -19,6 +19,7 @@ use crate::pipeline::{
     Coordinator, Parts, Pool, Posted, ShardCell, Shared, Step, Task, needs_pool, send_letter,
 };
 use crate::report::StopReport;
+use crate::time::Clock;
 
 /// What a stop may take beyond its deadline.
 const GRACE: Duration = Duration::from_millis(500);
@@ -189,7 +190,7 @@ impl Process {
     }
 
     fn step_source(&mut self) {
-        let now = self.world.lock().now;
+        let now = Clock.now();
         match self.state {
             State::Step => self.step_coordinator(now),
             State::Polling(_) | State::BackingOff(_) => {

@@ -42,6 +42,8 @@ struct Reading {
     paused: bool,
     /// A fetch was under way when the queue was paused: it may still come.
     under_way: bool,
+    /// It comes together with the answer to a look-up, and not before.
+    held: bool,
     /// When the next fetch may come.
     fetch_at: Instant,
 }
@@ -124,7 +126,7 @@ impl SimSource {
     pub(super) fn next_due(&self, world: &World) -> Option<Instant> {
         let fetches = self.readings.iter().filter_map(|(queue, reading)| {
             let end = world.broker.queues[world.broker.slot(*queue)].end;
-            let comes = !reading.paused || reading.under_way;
+            let comes = !reading.paused || (reading.under_way && !reading.held);
             (reading.next? != end && comes).then_some(reading.fetch_at)
         });
         fetches.chain(self.inbox.iter().map(|letter| letter.at)).min()
@@ -210,6 +212,7 @@ impl SimSource {
             next: None,
             paused: false,
             under_way: false,
+            held: false,
             fetch_at: world.now,
         };
         let committed = look_up(world, queue, &mut reading);
@@ -377,10 +380,11 @@ impl Source for SimSource {
         let queues: Vec<_> = self.readings.keys().copied().collect();
         for queue in queues {
             let Some(reading) = self.readings.get(&queue) else { continue };
-            let paused = reading.paused && !reading.under_way;
             // What was under way may come together with the look-up's answer: from before the seek.
             let together = reading.under_way && looked_up.contains(&queue);
-            let is_due = reading.fetch_at <= now || (together && world.random.chance(0.5));
+            let paused = reading.paused && (!reading.under_way || (reading.held && !together));
+            let is_due =
+                reading.fetch_at <= now || (together && (reading.held || world.random.chance(0.5)));
             let end = world.broker.queue(queue).end;
             if reading.next == Some(end) {
                 let end = EndOffset::At(position(end));
@@ -421,6 +425,7 @@ impl Source for SimSource {
             _ => known.begin,
         });
         reading.from = reading.next.unwrap_or_default();
+        (reading.under_way, reading.held) = (false, false);
         let (generation, incarnation) = (reading.generation, reading.incarnation);
         let is_owner = known.generation == generation;
         // A commit of the epoch before may have been stored since the look-up.
@@ -441,10 +446,12 @@ impl Source for SimSource {
     fn pause(&mut self, queue: QueueId) {
         let world = &mut *self.world.lock();
         let in_spite = world.plan.faults.fetch_in_spite_of_pause;
+        let held = world.plan.faults.fetch_from_before_seek;
         // It may come while the queue is given back, or begun anew.
         let at = world.now + world.latency() * 8;
         if let Some(reading) = self.readings.get_mut(&queue).filter(|reading| !reading.paused) {
             (reading.paused, reading.under_way) = (true, world.fault(in_spite));
+            reading.held = reading.under_way && world.fault(held);
             reading.fetch_at = reading.fetch_at.max(at);
         }
     }

@@ -10,6 +10,7 @@ use keylane_testkit::guarantee::MemberId;
 use super::listener::policy_skips;
 use super::world::{SharedWorld, World};
 use crate::pipeline::{Look, Next, Runner, ShardCell, Worker};
+use crate::time::Clock;
 
 /// See the module's description.
 pub(super) struct SimWorker {
@@ -163,7 +164,7 @@ impl SimWorker {
                 let begun = cell.task().and_then(|task| task.begin());
                 match begun {
                     Some(runner) => {
-                        let began = self.world.lock().now;
+                        let began = Clock.now();
                         *task = Some(Box::new(Running { cell, runner, began }));
                         State::Look
                     }
@@ -225,6 +226,12 @@ impl SimWorker {
         let (length, shard) = (runner.call.len(), runner.env.cell.index);
         for index in index..length {
             let end = if self.per_message { index + 1 } else { length };
+            if !self.per_message {
+                let call = &runner.call;
+                let told = |index| (call.run(index).tenure.epoch, call.attempt(index));
+                let announced = (index..end).map(told).collect();
+                self.world.lock().desk(self.member).announced = announced;
+            }
             runner.call_listener_for(index..end);
             if self.world.lock().desk(self.member).calls.contains_key(&shard) {
                 return State::InListener { next: end };
@@ -244,20 +251,21 @@ impl SimWorker {
                     world.settle(self.member, Some(call.id), item, *said);
                 }
             }
+            world.follow_up(self.member, &call);
         }
         if next < length { State::Announced { next, at: world.now } } else { State::Settle }
     }
 
     fn settle(&mut self) -> State {
-        let (now, pauses) = {
+        let pauses = {
             let world = &mut *self.world.lock();
             // What the engine skips is heard of in what follows: nothing may come between.
             let may = !policy_skips(world);
             let probability = world.plan.faults.pauses_inside;
-            (world.now, may && world.fault(probability))
+            may && world.fault(probability)
         };
         if let Some(runner) = self.hands.runner_mut() {
-            runner.settle(now);
+            runner.settle(Clock.now());
         }
         if pauses { State::Settled } else { self.settled() }
     }

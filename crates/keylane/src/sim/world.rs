@@ -16,6 +16,7 @@ use keylane_testkit::guarantee::{
 use parking_lot::Mutex;
 
 use super::broker::{Broker, position};
+use super::orderly::{Kept, Then};
 use super::plan::Plan;
 use super::random::Random;
 use super::watch::Watch;
@@ -72,6 +73,10 @@ pub(super) struct Desk {
     failed: HashMap<(QueueId, Offset), Item>,
     /// The call that each shard is in.
     pub(super) calls: HashMap<usize, RunningCall>,
+    /// The epoch and the attempt of each message of the call that is about to begin: an orderly
+    /// listener is not told.
+    pub(super) announced: Vec<(u64, u32)>,
+    pub(super) kept: Kept,
 }
 
 /// An epoch of a process, as the group sees it.
@@ -103,6 +108,8 @@ pub(super) struct RunningCall {
     pub(super) items: Vec<Item>,
     /// What the listener says of each; `None`: a ticket will.
     pub(super) says: Vec<Option<Outcome>>,
+    /// What follows for the rest of the lane.
+    pub(super) then: Then,
     /// When it returns; `None`: not before the faults end.
     pub(super) until: Option<Instant>,
 }

@@ -189,11 +189,11 @@ impl Shard {
                 self.note_stale(&held.tenure, 1, out);
             }
             // A queue that is being taken away waits for its call, and what that commits counts.
-            Verdict::Keep => {
+            Verdict::Keep if !bug!("kept_is_finished") => {
                 self.lanes.entry(&id).kept.push(held);
                 self.mark_in_call(&id);
             }
-            Verdict::Commit => {
+            Verdict::Keep | Verdict::Commit => {
                 let kept = std::mem::take(&mut self.lanes.entry(&id).kept);
                 self.stats.succeeded += kept.len() as u64 + 1;
                 kept.into_iter().chain([held]).for_each(|held| self.finish_one(&held, out));
@@ -204,7 +204,8 @@ impl Shard {
             Verdict::Rollback(_) if self.draining => self.stop_lane(&id),
             Verdict::Rollback(delay) => {
                 let lane = self.lanes.entry(&id);
-                let mut all: Vec<Held> = lane.kept.drain(..).chain([held]).collect();
+                let from = if bug!("rollback_leaves_kept") { lane.kept.len() } else { 0 };
+                let mut all: Vec<Held> = lane.kept.drain(from..).chain([held]).collect();
                 let first = all.remove(0);
                 all.into_iter().rev().for_each(|held| lane.rest.push_front(held));
                 self.lanes.hold_until(&id, first, now + delay, None);
