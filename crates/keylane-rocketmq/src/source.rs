@@ -11,6 +11,7 @@
 //! | `queue` | one queue: when to pull, what to give out, when to try again |
 //! | `pull` | what an answer says; runs on the thread that read it |
 //! | `locks` | when a lock may be given back |
+//! | `first_commits` | which commits have to wait, and which are read back |
 //!
 //! Trouble of one broker is reported by its queues. [`Source::poll`] itself fails only when there
 //! is nothing to read at all, so that the engine never backs off from queues that are well; and
@@ -33,6 +34,7 @@ use crate::client::{Client, now_ms};
 use crate::config::tags;
 use crate::wire::body::{ConsumerData, HeartbeatData, SubscriptionData, java_hash};
 use crate::{Config, Error};
+use first_commits::FirstCommits;
 use group::Group;
 use incoming::{Bell, Ears, Incoming, LookUp};
 use locks::{LockCalls, Locks};
@@ -41,6 +43,7 @@ use queue::{Queue, Turn};
 
 mod ask;
 mod close;
+mod first_commits;
 mod group;
 mod handle;
 mod incoming;
@@ -86,6 +89,7 @@ pub(crate) struct Member {
     turns: u64,
     seeks: HashMap<QueueId, SeekTo>,
     committing: HashMap<QueueId, u32>,
+    first_commits: FirstCommits,
     lock_calls: LockCalls,
     locks: Locks,
     limits: FetchLimits,
@@ -141,6 +145,7 @@ impl RocketMqSource {
             turns: 0,
             seeks: HashMap::new(),
             committing: HashMap::new(),
+            first_commits: FirstCommits::default(),
             locks: Locks::default(),
             ready: VecDeque::new(),
             to_pull: Vec::new(),
@@ -360,7 +365,9 @@ impl Member {
             return self.events.push_back(SourceEvent::CommitResult { commit, result });
         }
         *self.committing.entry(commit.queue).or_default() += 1;
-        self.ask_commit(commit);
+        if let Some(commit) = self.first_commits.wanted(commit) {
+            self.ask_commit(commit);
+        }
     }
 
     /// The engine is done with a queue, or does not want it.

@@ -133,6 +133,20 @@ impl Member {
         }
     }
 
+    /// Asks for what was committed just now.
+    pub(super) fn ask_back(&mut self, commit: Commit) {
+        let (queue, outbox) = (commit.queue, self.outbox.clone());
+        let report = move |answer: Result<_, Error>| {
+            let doing = |error: Error| error.doing(format_args!("read back a commit of {queue}"));
+            let _ = outbox.send(Incoming::ReadBack { commit, answer: answer.map_err(doing) });
+        };
+        let request = request::query_offset(&self.config.group, queue);
+        match self.master_of(queue) {
+            Ok(address) => self.client.ask(&address, request, reply::committed, report),
+            Err(error) => report(Err(error)),
+        }
+    }
+
     /// Carries out what the engine has asked of the locks, in its order.
     pub(super) fn run_lock_calls(&mut self) {
         for call in self.lock_calls.take() {

@@ -9,6 +9,7 @@ use keylane_source::{
 };
 
 use super::Member;
+use super::first_commits::is_forgotten;
 use super::group::Verdict;
 use super::incoming::{Incoming, LookUp};
 use super::queue::{Next, Queue, Turn};
@@ -22,7 +23,10 @@ impl Member {
         match incoming {
             Incoming::Woken => {}
             Incoming::Notified => self.group.notified(now),
-            Incoming::Disconnected { address } => self.group.disconnected(&address, now),
+            Incoming::Disconnected { address } => {
+                self.group.disconnected(&address, now);
+                self.first_commits.doubt();
+            }
             Incoming::OffsetsMoved { offsets } => self.offsets_moved(offsets),
             Incoming::Route { topic, answer } => {
                 let known = !self.queues.is_empty();
@@ -52,6 +56,7 @@ impl Member {
                 self.events.extend(known.and_then(|known| known.checked(turn, asked, answer, now)));
             }
             Incoming::Committed { commit, answer } => self.committed(commit, answer),
+            Incoming::ReadBack { commit, answer } => self.read_back(commit, answer),
             Incoming::Locked { queues, answer } => self.locked(queues, answer),
             Incoming::Unlocked { queues, answer } => self.unlocked(queues, answer),
             Incoming::Unregistered { .. } => {}
@@ -208,13 +213,42 @@ impl Member {
     }
 
     fn committed(&mut self, commit: Commit, answer: Result<(), Error>) {
+        if !self.first_commits.is_first(&commit) {
+            return self.report_commit(commit, answer.map_err(SourceError::from));
+        }
+        match answer {
+            Ok(()) => self.ask_back(commit),
+            Err(error) => self.first_commit_ended(commit, Err(error.into())),
+        }
+    }
+
+    fn read_back(&mut self, commit: Commit, answer: Result<Option<Position>, Error>) {
+        let result = match answer {
+            Ok(found) if is_forgotten(&commit, found) => {
+                let (queue, watermark) = (commit.queue, commit.watermark);
+                let error = format!("commit {queue} at {watermark}: acknowledged, and not there");
+                Err(SourceError::retryable(error))
+            }
+            Ok(_) => Ok(()),
+            Err(error) => Err(error.into()),
+        };
+        self.first_commit_ended(commit, result);
+    }
+
+    fn first_commit_ended(&mut self, commit: Commit, result: Result<(), SourceError>) {
+        for next in self.first_commits.answered(commit.queue, result.is_ok()) {
+            self.ask_commit(next);
+        }
+        self.report_commit(commit, result);
+    }
+
+    fn report_commit(&mut self, commit: Commit, result: Result<(), SourceError>) {
         if let Some(count) = self.committing.get_mut(&commit.queue) {
             *count -= 1;
             if *count == 0 {
                 self.committing.remove(&commit.queue);
             }
         }
-        let result = answer.map_err(SourceError::from);
         self.events.push_back(SourceEvent::CommitResult { commit, result });
     }
 

@@ -68,6 +68,11 @@ pub(crate) enum Incoming {
         commit: Commit,
         answer: Result<(), Error>,
     },
+    /// What the broker has of a commit that it has acknowledged.
+    ReadBack {
+        commit: Commit,
+        answer: Result<Option<Position>, Error>,
+    },
     Locked {
         queues: Vec<QueueId>,
         answer: Result<Vec<MessageQueue>, Error>,

@@ -74,6 +74,8 @@ pub(crate) enum What {
     Refuse(i32),
     /// No answer, ever.
     Ignore,
+    /// The answer of one who has done it, and nothing done.
+    Pretend,
     HangUp,
     /// The answer, with this done to its body.
     Spoil(fn(&mut Vec<u8>)),
@@ -240,6 +242,7 @@ impl Shared {
                         shared.answer(name, id, &request)?
                     }
                     Some(What::Refuse(code)) => Frame::answer(code),
+                    Some(What::Pretend) => Frame::answer(0),
                     Some(What::Ignore) => return None,
                     Some(What::HangUp) => {
                         let _ = output.lock().unwrap().shutdown(Shutdown::Both);

@@ -211,6 +211,47 @@ fn a_commit_is_answered_by_the_broker() {
 }
 
 #[test]
+fn a_first_commit_that_is_acknowledged_and_not_stored_has_failed() {
+    let (cluster, queue) = one_queue();
+    let mut member = Member::reading(config(&cluster), &[queue]);
+    cluster.fault("a", 15, 1, What::Pretend);
+    member.source.commit(commit(queue, 5, 1));
+    let error = member.commit_result().1.unwrap_err().to_string();
+    assert_eq!(error, "commit t@a/0 at 5: acknowledged, and not there");
+    member.source.commit(commit(queue, 6, 2));
+    assert!(member.commit_result().1.is_ok());
+    assert_eq!(cluster.committed("a", "g", "t", 0), Some(6));
+    // The first one only.
+    cluster.fault("a", 15, 1, What::Pretend);
+    member.source.commit(commit(queue, 7, 3));
+    assert!(member.commit_result().1.is_ok());
+}
+
+#[test]
+fn first_commits_are_sent_one_at_a_time() {
+    let cluster = Cluster::start(&["a"]);
+    cluster.topic("a", "t", 3);
+    let queues = [0, 1, 2].map(|index| queue("a", index));
+    let mut member = Member::reading(config(&cluster), &queues);
+    cluster.fault("a", 15, 1, What::Ignore);
+    for (queue, tag) in queues.iter().zip(1..) {
+        member.source.commit(commit(*queue, 5, tag));
+    }
+    // Whatever else is answered meanwhile.
+    member.source.look_up_committed(queues[0]);
+    member.until("another answer", |event| {
+        matches!(event, SourceEvent::LookedUp { .. }).then_some(())
+    });
+    assert_eq!(cluster.count("a", 15), 1);
+    cluster.cut("a");
+    let mut results = [(); 3].map(|()| member.commit_result());
+    results.sort_by_key(|(commit, _)| commit.tag.0);
+    assert_eq!(results.map(|(_, result)| result.is_ok()), [false, true, true]);
+    let committed = [0, 1, 2].map(|index| cluster.committed("a", "g", "t", index));
+    assert_eq!(committed, [None, Some(5), Some(5)]);
+}
+
+#[test]
 fn what_was_committed_none_and_failed_are_three_things() {
     let (cluster, queue) = one_queue();
     put_all(&cluster, 5);

@@ -347,3 +347,34 @@ fn members_that_differ_are_reported() {
         twin.errors.iter().any(|error| error.to_string().contains("has the client id"))
     });
 }
+
+/// A broker that stores a group's first offsets at the same time may lose one that it has
+/// acknowledged.
+#[test]
+fn no_first_commit_is_lost_among_the_others() {
+    let Some(real) = real("no_first_commit_is_lost_among_the_others", 16) else { return };
+    for round in 0..10 {
+        let config = Config::new([real.server.clone()], format!("{}-{round}", real.group));
+        let mut member = Member::join(config.subscribe(real.topic.clone(), "*").retries(false));
+        let queues: Vec<QueueId> = member.assigned(16).into_keys().collect();
+        for queue in &queues {
+            member.source.commit(commit(*queue, 5, 1));
+        }
+        for _ in &queues {
+            assert!(member.commit_result().1.is_ok());
+        }
+        for queue in &queues {
+            member.source.look_up_committed(*queue);
+        }
+        for _ in &queues {
+            let (queue, committed) = member.until("look-up", |event| match event {
+                SourceEvent::LookedUp { queue, committed } => Some((*queue, committed.clone())),
+                _ => None,
+            });
+            let stored =
+                matches!(&committed, Committed::At { watermark, .. } if watermark.get() == 5);
+            assert!(stored, "round {round}, {queue}: {committed:?}");
+        }
+        assert!(member.close().1.is_ok());
+    }
+}
