@@ -1,5 +1,5 @@
-//! `cargo xtask brokers`: real brokers on loopback, each in a folder of its own below the target
-//! folder. `down` keeps what they hold; for an empty one delete the folder.
+//! `cargo xtask brokers`: real brokers on loopback, each in a folder of its own, usually below the
+//! target folder. `down` keeps what they hold; for an empty one delete the folder.
 
 mod kafka;
 mod maven;
@@ -23,17 +23,25 @@ use crate::outcome::{Ended, Failure, say};
 pub(crate) fn run(flags: &BrokersFlags) -> Ended {
     let all = || vec![Broker::Kafka, Broker::Rocketmq];
     let brokers = flags.broker.map_or_else(all, |broker| vec![broker]);
-    brokers.into_iter().try_for_each(|broker| match flags.action {
-        BrokersAction::Up => show(&up(broker)?),
-        BrokersAction::Down => down(broker).map(|()| say(&format!("{} is down", broker.name()))),
-        BrokersAction::Restart => show(&restart(broker)?),
-        BrokersAction::Status => match status(broker)? {
-            Some(running) => show(&running),
-            None => {
-                say(&format!("{} does not run", broker.name()));
-                Ok(())
+    brokers.into_iter().try_for_each(|broker| {
+        let place = flags.folder.as_ref().map_or_else(
+            || Place::usual(broker),
+            |folder| Place { broker, folder: folder.clone() },
+        );
+        match flags.action {
+            BrokersAction::Up => show(&place.up()?),
+            BrokersAction::Down => {
+                place.down().map(|()| say(&format!("{} is down", broker.name())))
             }
-        },
+            BrokersAction::Restart => show(&place.restart()?),
+            BrokersAction::Status => match place.status()? {
+                Some(running) => show(&running),
+                None => {
+                    say(&format!("{} does not run", broker.name()));
+                    Ok(())
+                }
+            },
+        }
     })
 }
 
@@ -44,14 +52,20 @@ pub(crate) struct Running {
     pub(crate) broker: Broker,
     /// What a client takes: Kafka's `bootstrap.servers`, RocketMQ's name server.
     pub(crate) address: String,
+    /// The same through TLS, where it has that.
+    pub(crate) tls: Option<kafka::Tls>,
     /// The process of the broker itself.
     pub(crate) pid: u32,
 }
 
 impl std::fmt::Display for Running {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { broker, address, pid } = self;
-        write!(f, "{} answers at {address}, process {pid}", broker.name())
+        let Self { broker, address, tls, pid } = self;
+        write!(f, "{} answers at {address}", broker.name())?;
+        if let Some(kafka::Tls { servers, certificate }) = tls {
+            write!(f, ", through TLS at {servers} ({})", certificate.display())?;
+        }
+        write!(f, ", process {pid}")
     }
 }
 
@@ -62,65 +76,85 @@ fn show(running: &Running) -> Ended {
     written.map_err(|error| Failure::other("write the address", error))
 }
 
-/// Starts a broker, or finds the one that runs, and waits until it answers.
-pub(crate) fn up(broker: Broker) -> Ended<Running> {
-    let dir = folder(broker);
-    match broker {
-        Broker::Kafka => kafka::up(&dir).map(of_kafka),
-        Broker::Rocketmq => rocketmq::up(&dir).map(of_rocketmq),
-    }
-    .map_err(|error| Failure::other(format!("start {}", broker.name()), error))
+/// A broker and the folder that it lives in.
+#[derive(Debug, Clone)]
+pub(crate) struct Place {
+    /// Which one.
+    pub(crate) broker: Broker,
+    /// Where its data, its configuration and its log lie.
+    pub(crate) folder: PathBuf,
 }
 
-/// Kills a broker as a crash would, and starts it again.
-fn restart(broker: Broker) -> Ended<Running> {
-    let failed = |error: String| Failure::other(format!("kill {}", broker.name()), error);
-    match (broker, status(broker)?) {
-        (_, None) => {}
-        (Broker::Rocketmq, Some(_)) => rocketmq::kill_broker(&folder(broker)).map_err(failed)?,
-        (Broker::Kafka, Some(running)) => {
-            let pid = running.pid.to_string();
-            let killed = Command::new("kill").args(["-KILL", &pid]).status();
-            killed.map_err(|error| failed(error.to_string()))?;
-            // Gone when it is reaped; until then its port may not be free.
-            while status(broker)?.is_some() {
-                thread::sleep(Duration::from_millis(20));
+impl Place {
+    /// The one below the target folder.
+    pub(crate) fn usual(broker: Broker) -> Self {
+        Self { broker, folder: crate::ci::target_folder().join("brokers").join(broker.name()) }
+    }
+
+    /// Starts it, or finds the one that runs, and waits until it answers.
+    pub(crate) fn up(&self) -> Ended<Running> {
+        match self.broker {
+            // Every broker of Kafka's has the same jars.
+            Broker::Kafka => {
+                kafka::up(&self.folder, &Self::usual(Broker::Kafka).folder).map(of_kafka)
+            }
+            Broker::Rocketmq => rocketmq::up(&self.folder).map(of_rocketmq),
+        }
+        .map_err(|error| self.failed("start", error))
+    }
+
+    /// Kills it as a crash would, and starts it again.
+    fn restart(&self) -> Ended<Running> {
+        let failed = |error: String| self.failed("kill", error);
+        match (self.broker, self.status()?) {
+            (_, None) => {}
+            (Broker::Rocketmq, Some(_)) => rocketmq::kill_broker(&self.folder).map_err(failed)?,
+            (Broker::Kafka, Some(running)) => {
+                let pid = running.pid.to_string();
+                let killed = Command::new("kill").args(["-KILL", &pid]).status();
+                killed.map_err(|error| failed(error.to_string()))?;
+                // Gone when it is reaped; until then its port may not be free.
+                while self.status()?.is_some() {
+                    thread::sleep(Duration::from_millis(20));
+                }
             }
         }
+        self.up()
     }
-    up(broker)
-}
 
-/// Stops a broker, if it runs.
-pub(crate) fn down(broker: Broker) -> Ended {
-    let dir = folder(broker);
-    match broker {
-        Broker::Kafka => kafka::down(&dir),
-        Broker::Rocketmq => rocketmq::down(&dir),
+    /// Stops it, if it runs.
+    pub(crate) fn down(&self) -> Ended {
+        match self.broker {
+            Broker::Kafka => kafka::down(&self.folder),
+            Broker::Rocketmq => rocketmq::down(&self.folder),
+        }
+        .map_err(|error| self.failed("stop", error))
     }
-    .map_err(|error| Failure::other(format!("stop {}", broker.name()), error))
-}
 
-/// The broker that runs, if one does.
-pub(crate) fn status(broker: Broker) -> Ended<Option<Running>> {
-    let dir = folder(broker);
-    match broker {
-        Broker::Kafka => kafka::status(&dir).map(|running| running.map(of_kafka)),
-        Broker::Rocketmq => rocketmq::status(&dir).map(|running| running.map(of_rocketmq)),
+    /// The one that runs, if one does.
+    pub(crate) fn status(&self) -> Ended<Option<Running>> {
+        match self.broker {
+            Broker::Kafka => kafka::status(&self.folder).map(|running| running.map(of_kafka)),
+            Broker::Rocketmq => {
+                rocketmq::status(&self.folder).map(|running| running.map(of_rocketmq))
+            }
+        }
+        .map_err(|error| self.failed("look for", error))
     }
-    .map_err(|error| Failure::other(format!("look for {}", broker.name()), error))
+
+    fn failed(&self, doing: &str, error: String) -> Failure {
+        Failure::other(format!("{doing} {}", self.broker.name()), error)
+    }
 }
 
 fn of_kafka(running: kafka::Running) -> Running {
-    Running { broker: Broker::Kafka, address: running.servers, pid: running.pid }
+    let kafka::Running { servers, tls, pid } = running;
+    Running { broker: Broker::Kafka, address: servers, tls, pid }
 }
 
 fn of_rocketmq(running: rocketmq::Running) -> Running {
-    Running { broker: Broker::Rocketmq, address: running.name_server, pid: running.broker_pid }
-}
-
-fn folder(broker: Broker) -> PathBuf {
-    crate::ci::target_folder().join("brokers").join(broker.name())
+    let rocketmq::Running { name_server, broker_pid, .. } = running;
+    Running { broker: Broker::Rocketmq, address: name_server, tls: None, pid: broker_pid }
 }
 
 impl Broker {

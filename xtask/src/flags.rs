@@ -76,6 +76,10 @@ pub(crate) struct BrokersFlags {
     pub(crate) action: BrokersAction,
     /// Which broker; both when not given
     pub(crate) broker: Option<Broker>,
+    /// Where it lives, with its data, configuration and log; for more than one of a kind [default:
+    /// brokers/BROKER below the target folder]
+    #[arg(long, value_name = "FOLDER", requires = "broker")]
+    pub(crate) folder: Option<std::path::PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

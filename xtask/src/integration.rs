@@ -1,12 +1,17 @@
 //! `cargo xtask integration`: the tests that need a real broker. It is started unless it runs, the
-//! suites run, and it is stopped if it was started for them.
+//! suites run, and it is stopped if it was started for them. What kills its broker, or wants it as
+//! this version configures it, has one of its own, empty at first: how soon a killed broker is back
+//! depends on how much it holds.
 
+use std::fs;
+use std::process::Command;
 use std::time::Duration;
 
 use clap::Args;
 
-use crate::brokers;
+use crate::brokers::{Place, Running};
 use crate::ci::shell::{cargo, must_pass_within};
+use crate::ci::target_folder;
 use crate::flags::Broker;
 use crate::outcome::{EXIT_STATUS, Ended, Failure, say};
 
@@ -24,99 +29,139 @@ pub(crate) struct IntegrationFlags {
 /// The task.
 pub(crate) fn run(flags: &IntegrationFlags) -> Ended {
     let brokers = flags.broker.map_or_else(|| vec![Broker::Kafka, Broker::Rocketmq], |b| vec![b]);
-    for broker in brokers {
-        let started = start(broker)?;
-        test(broker, started, true)?;
-    }
-    Ok(())
+    brokers.into_iter().try_for_each(|broker| test(start(broker)?, Tls::Always))
 }
 
 /// A broker that answers.
 pub(crate) struct Started {
-    running: brokers::Running,
+    place: Place,
+    running: Running,
     /// Whether it ran already: then it goes on.
     ran_before: bool,
 }
 
 /// Starts the broker, or finds the one that runs.
 pub(crate) fn start(broker: Broker) -> Ended<Started> {
-    let ran_before = brokers::status(broker)?.is_some();
-    let running = brokers::up(broker)?;
+    let place = Place::usual(broker);
+    let ran_before = place.status()?.is_some();
+    let running = place.up()?;
     say(&running.to_string());
-    Ok(Started { running, ran_before })
+    Ok(Started { place, running, ran_before })
 }
 
-/// Runs the broker's suites, those too that kill it if asked for, and stops what was started for
-/// them.
-pub(crate) fn test(broker: Broker, started: Started, with_restarts: bool) -> Ended {
-    let mut suites = suites(broker).into_iter().filter(|suite| with_restarts || !suite.restarts);
-    let tested = suites.try_for_each(|suite| suite.run(&started.running));
-    let tested = tested.and_then(|()| run_examples(&started.running));
-    if started.ran_before {
+/// Whether what needs OpenSSL is built and run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tls {
+    /// Where this system has it: to compile it takes as long as all the rest.
+    WhereItIs,
+    /// It is compiled if need be.
+    Always,
+}
+
+/// Runs the broker's suites, and stops what was started for them.
+pub(crate) fn test(started: Started, tls: Tls) -> Ended {
+    let Started { place, running, ran_before } = started;
+    let tested = test_at(&running, &place).and_then(|()| test_apart(place.broker, tls));
+    if ran_before {
         return tested.map_err(|failure| match failure {
-            Failure::Broken(why) => Failure::Broken(format!("{why} ({broker:?} goes on)")),
+            Failure::Broken(why) => Failure::Broken(format!("{why} ({:?} goes on)", place.broker)),
             other => other,
         });
     }
-    let stopped = brokers::down(broker);
+    let stopped = place.down();
     tested?;
     stopped
 }
 
-const THREADS: &str = "--test-threads=4";
-
-/// Some tests of a package.
-struct Suite {
-    package: &'static str,
-    /// What goes to the test program.
-    arguments: &'static [&'static str],
-    /// Whether the broker is killed meanwhile: such tests run by themselves, one after the other.
-    restarts: bool,
-}
-
-fn suites(broker: Broker) -> Vec<Suite> {
-    let suite = |package, arguments, restarts| Suite { package, arguments, restarts };
-    match broker {
-        Broker::Kafka => vec![
+fn test_at(running: &Running, place: &Place) -> Ended {
+    match place.broker {
+        Broker::Kafka => {
             // Those that have a broker of librdkafka's own run in plain `cargo test`. Most of the
             // time is waiting for sessions to end: more at a time than there are cores.
-            suite(
-                "keylane-kafka",
-                &["conformance::", "real_broker::", "engine::", "--skip", "restart::", THREADS],
-                false,
-            ),
-            suite("keylane-kafka", &["restart::", "--test-threads=1"], true),
-        ],
-        Broker::Rocketmq => vec![suite("keylane-rocketmq", &[], false)],
-    }
-}
-
-impl Suite {
-    fn run(&self, broker: &brokers::Running) -> Ended {
-        let mut tests = cargo(&["test", "--package", self.package, "--tests", "--locked", "--"]);
-        tests.args(self.arguments);
-        let name = format!("KEYLANE_{}", broker.broker.name().to_uppercase());
-        tests.env(&name, &broker.address);
-        if self.restarts {
-            tests.env(format!("{name}_RESTART"), restart_command(broker.broker)?);
+            let which = ["conformance::", "real_broker::", "engine::", "--skip", "restart::"];
+            let mut tests = tests("keylane-kafka", &[], running);
+            tests.args(which).arg("--test-threads=4");
+            must_pass_within(tests, LIMIT)?;
+            run_example(running)
         }
-        must_pass_within(tests, LIMIT)
+        Broker::Rocketmq => must_pass_within(tests("keylane-rocketmq", &[], running), LIMIT),
     }
 }
 
-/// The examples that need it.
-fn run_examples(broker: &brokers::Running) -> Ended {
-    let Broker::Kafka = broker.broker else { return Ok(()) };
+/// The suites with a broker of their own.
+fn test_apart(broker: Broker, tls: Tls) -> Ended {
+    let Broker::Kafka = broker else { return Ok(()) };
+    let place = Place { broker, folder: target_folder().join("brokers").join("kafka-apart") };
+    place.down()?;
+    if place.folder.exists() {
+        let removed = fs::remove_dir_all(&place.folder);
+        removed.map_err(|error| Failure::other(place.folder.display(), error))?;
+    }
+    let running = place.up()?;
+    say(&running.to_string());
+    let tested = test_tls(&running, tls).and_then(|()| test_kills(&running, &place));
+    let stopped = place.down();
+    tested?;
+    stopped
+}
+
+fn test_tls(running: &Running, tls: Tls) -> Ended {
+    let (Some(at), Some(feature)) = (&running.tls, tls_feature(tls)) else {
+        say("skipped: TLS; this system has no development files of OpenSSL");
+        return Ok(());
+    };
+    let mut tests = tests("keylane-kafka", &["--features", feature], running);
+    tests.env("KEYLANE_KAFKA_TLS", &at.servers).env("KEYLANE_KAFKA_CA", &at.certificate);
+    must_pass_within(
+        {
+            tests.arg("tls::");
+            tests
+        },
+        LIMIT,
+    )
+}
+
+/// The feature that TLS is built with here; none where it is not to be built.
+fn tls_feature(tls: Tls) -> Option<&'static str> {
+    let found = Command::new("pkg-config").args(["--exists", "openssl"]).status();
+    let found = found.is_ok_and(|status| status.success());
+    match (found || std::env::var_os("OPENSSL_DIR").is_some(), tls) {
+        (true, _) => Some("tls"),
+        (false, Tls::Always) => Some("tls-vendored"),
+        (false, Tls::WhereItIs) => None,
+    }
+}
+
+/// One at a time: each kills the broker.
+fn test_kills(running: &Running, place: &Place) -> Ended {
+    let mut tests = tests("keylane-kafka", &[], running);
+    tests.args(["restart::", "--test-threads=1"]);
+    tests.env("KEYLANE_KAFKA_RESTART", restart_command(place)?);
+    must_pass_within(tests, LIMIT)
+}
+
+/// The tests of a package, with the broker; arguments of the test program may follow.
+fn tests(package: &str, options: &[&str], running: &Running) -> Command {
+    let mut tests = cargo(&["test", "--package", package, "--tests", "--locked"]);
+    tests.args(options).arg("--");
+    tests.env(format!("KEYLANE_{}", running.broker.name().to_uppercase()), &running.address);
+    tests
+}
+
+/// The example that needs Kafka.
+fn run_example(running: &Running) -> Ended {
     let which = ["run", "--package", "keylane-kafka", "--example", "orders", "--profile", "test"];
     let mut example = cargo(&which);
-    example.args(["--locked", "--", &broker.address]);
+    example.args(["--locked", "--", &running.address]);
     must_pass_within(example, LIMIT)
 }
 
 /// What kills and restarts the broker, for `sh -c`: this very program.
-fn restart_command(broker: Broker) -> Ended<String> {
+fn restart_command(place: &Place) -> Ended<String> {
     let program = std::env::current_exe();
     let program = program.map_err(|error| Failure::other("find this program", error))?;
-    let quoted = program.display().to_string().replace('\'', r"'\''");
-    Ok(format!("'{quoted}' brokers restart {}", broker.name()))
+    let quoted =
+        |path: &std::path::Path| format!("'{}'", path.display().to_string().replace('\'', r"'\''"));
+    let (program, folder) = (quoted(&program), quoted(&place.folder));
+    Ok(format!("{program} brokers restart {} --folder {folder}", place.broker.name()))
 }

@@ -142,6 +142,9 @@ impl KafkaSourceBuilder {
     /// How long a revoke waits for the engine to finish and commit what runs, before the queue is
     /// given up as lost. It must lie below `max.poll.interval.ms` and (classic protocol) below
     /// `session.timeout.ms`. Default: half of the smaller of them, at most 10 s.
+    ///
+    /// Meanwhile librdkafka fetches nothing, for queues that stay either: the engine goes on with
+    /// what it has of them, and gets more when the last taken queue has been released.
     #[must_use]
     pub fn revoke_bound(mut self, bound: Duration) -> Self {
         self.revoke_bound = Some(bound);
@@ -155,7 +158,8 @@ impl KafkaSourceBuilder {
     /// Names the property or argument, its value and what is allowed.
     pub fn build(self) -> Result<KafkaSource, Error> {
         let options = self.options()?;
-        KafkaSource::open(&self.client_config(), options)
+        let opened = KafkaSource::open(&self.client_config(), options);
+        opened.map_err(|error| name_files(error, &self.properties))
     }
 
     fn options(&self) -> Result<Options, Error> {
@@ -310,12 +314,26 @@ pub(crate) fn check_properties(
     Ok(())
 }
 
+/// librdkafka names the property whose file it could not use, not the file.
+pub(crate) fn name_files(error: Error, properties: &BTreeMap<String, String>) -> Error {
+    let mut text = error.to_string();
+    let about = |name: &String| name.ends_with(".location") && error.to_string().contains(name);
+    for (name, value) in properties.iter().filter(|(name, _)| about(name)) {
+        text += &format!("; {name} is {value:?}");
+        if let Err(reason) = std::fs::metadata(value) {
+            text += &format!(": {reason}");
+        }
+    }
+    Error::new(text)
+}
+
 fn needs_tls(name: &str, value: &str) -> bool {
     let value = value.to_ascii_lowercase();
     match name {
         "security.protocol" => value == "ssl" || value == "sasl_ssl",
         "sasl.mechanism" | "sasl.mechanisms" => value.starts_with("scram-"),
-        _ => name.starts_with("ssl.") || name == "enable.ssl.certificate.verification",
+        // `ssl.ca.location` and `ssl_ca`; `https.ca.location`, for tokens.
+        _ => ["ssl", "enable.ssl.", "https."].iter().any(|prefix| name.starts_with(prefix)),
     }
 }
 
@@ -387,24 +405,66 @@ mod tests {
 
     #[cfg(not(feature = "tls"))]
     #[test]
-    fn tls_settings_name_the_feature() {
-        for (name, value) in [
+    fn every_tls_setting_is_rejected_by_a_sentence_that_names_the_feature() {
+        let by_value = [
             ("security.protocol", "ssl"),
             ("security.protocol", "SASL_SSL"),
-            ("ssl.ca.location", "/ca.pem"),
             ("sasl.mechanism", "SCRAM-SHA-256"),
-        ] {
-            let text = rejected(builder().set(name, value));
-            assert_eq!(
-                text,
-                format!(
-                    "{name} is {value:?}: this build has no TLS; switch on the feature `tls` of \
-                     keylane-kafka"
-                )
+            ("sasl.mechanisms", "SCRAM-SHA-512"),
+        ];
+        // All that librdkafka's manual lists.
+        let by_name = [
+            "enable.ssl.certificate.verification",
+            "https.ca.location",
+            "https.ca.pem",
+            "ssl.ca.certificate.stores",
+            "ssl.ca.location",
+            "ssl.ca.pem",
+            "ssl.certificate.location",
+            "ssl.certificate.pem",
+            "ssl.certificate.verify_cb",
+            "ssl.cipher.suites",
+            "ssl.crl.location",
+            "ssl.curves.list",
+            "ssl.endpoint.identification.algorithm",
+            "ssl.engine.id",
+            "ssl.engine.location",
+            "ssl.key.location",
+            "ssl.key.password",
+            "ssl.key.pem",
+            "ssl.keystore.location",
+            "ssl.keystore.password",
+            "ssl.providers",
+            "ssl.sigalgs.list",
+            "ssl_ca",
+            "ssl_certificate",
+            "ssl_engine_callback_data",
+            "ssl_key",
+        ];
+        for (name, value) in by_value.into_iter().chain(by_name.map(|name| (name, "none"))) {
+            let sentence = format!(
+                "{name} is {value:?}: this build has no TLS; switch on the feature `tls` of \
+                 keylane-kafka"
             );
+            assert_eq!(rejected(builder().set(name, value)), sentence);
+            let producer = crate::KafkaProducer::builder("127.0.0.1:1").set(name, value).build();
+            assert_eq!(producer.unwrap_err().to_string(), sentence);
         }
         assert!(builder().set("security.protocol", "plaintext").options().is_ok());
+        assert!(builder().set("security.protocol", "sasl_plaintext").options().is_ok());
         assert!(builder().set("sasl.mechanism", "PLAIN").options().is_ok());
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_used_is_named_and_no_other_setting() {
+        let set = [("ssl.ca.location", "/no/such.pem"), ("ssl.key.password", "secret")];
+        let set = set.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let named = |text: &str| name_files(Error::new(text), &set.clone().into()).to_string();
+        let text = named("ssl.ca.location failed: a riddle");
+        let start =
+            "ssl.ca.location failed: a riddle; ssl.ca.location is \"/no/such.pem\": No such";
+        assert!(text.starts_with(start), "{text}");
+        assert_eq!(named("ssl.key.password failed"), "ssl.key.password failed");
     }
 
     #[test]

@@ -27,7 +27,8 @@
 //! # Features
 //!
 //! * `tls`: `security.protocol` of `ssl` and `sasl_ssl`, and SCRAM. Needs OpenSSL's development
-//!   files to build. Without it such a setting is rejected by name.
+//!   files to build. Without it such a setting is rejected by a sentence that names the feature.
+//! * `tls-vendored`: the same with an OpenSSL that is compiled along, which needs Perl and minutes.
 //!
 //! [keylane]: https://docs.rs/keylane
 #![deny(unsafe_code)]

@@ -15,7 +15,7 @@ use rdkafka::producer::{BaseRecord, Producer, ProducerContext, ThreadedProducer}
 use rdkafka::{ClientConfig, Message as _};
 
 use crate::Error;
-use crate::config::{check_no_nul, check_properties, check_servers};
+use crate::config::{check_no_nul, check_properties, check_servers, name_files};
 
 /// Properties of a producer that are not the user's to set, and why.
 const OWNED: &[(&str, &str)] = &[
@@ -74,7 +74,8 @@ impl KafkaProducerBuilder {
         let failures = Arc::new(Mutex::new(Failures::default()));
         let context = Deliveries { failures: Arc::clone(&failures) };
         let inner = config.create_with_context(context).map_err(|error: KafkaError| {
-            Error::new(format!("create the Kafka producer: {error}"))
+            let error = Error::new(format!("create the Kafka producer: {error}"));
+            name_files(error, &self.properties)
         })?;
         Ok(KafkaProducer { inner, failures })
     }

@@ -1,8 +1,12 @@
 //! An Apache Kafka broker for tests: one KRaft node on loopback, without Docker.
 //!
-//! The jars come from the Maven registry through the ordinary `mvn` client, once. Everything lives
-//! in one folder (jars, data, configuration, log, process id). [`down`] keeps the data, so that
-//! [`up`] after it is a restart; for an empty broker delete the folder.
+//! The jars come from the Maven registry through the ordinary `mvn` client, once, and every broker
+//! shares them. Everything else lives in a broker's own folder (data, configuration, certificate,
+//! log, process id). [`down`] keeps the data, so that [`up`] after it is a restart; for an empty
+//! broker delete the folder.
+//!
+//! It answers in plain text and, on a port of its own, through TLS, with a certificate that it has
+//! signed itself.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -20,6 +24,10 @@ const PROPERTIES: &str = include_str!("kafka/server.properties");
 /// A cluster's id is 16 bytes in base64: "keylane-broker-0".
 const CLUSTER_ID: &str = "a2V5bGFuZS1icm9rZXItMA";
 const JAVA_MIN: u32 = 17;
+/// Of the file with the broker's key, which is worth nothing: Java wants one.
+const PASSWORD: &str = "keylane";
+/// Java's own tool for certificates: it comes with every Java, its launcher does not.
+const KEYTOOL: &str = "java.base/sun.security.tools.keytool.Main";
 const START_TIMEOUT: Duration = Duration::from_secs(300);
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
@@ -29,25 +37,40 @@ const LOOK_AGAIN: Duration = Duration::from_millis(100);
 pub(crate) struct Running {
     /// What a client takes as `bootstrap.servers`.
     pub(crate) servers: String,
+    /// The same through TLS; none where the folder was configured before there was that.
+    pub(crate) tls: Option<Tls>,
     /// The broker's process.
     pub(crate) pid: u32,
 }
 
-/// Starts the broker in `dir`, or finds the one that runs there, and waits until it answers.
+/// Where a broker answers through TLS.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Tls {
+    /// What a client takes as `bootstrap.servers`, with `security.protocol` `ssl`.
+    pub(crate) servers: String,
+    /// What it takes as `ssl.ca.location`.
+    pub(crate) certificate: PathBuf,
+}
+
+/// Starts the broker in `dir`, with the jars in `jars`, or finds the one that runs there, and waits
+/// until it answers.
 ///
 /// # Errors
 ///
 /// A sentence: what is missing (Java, Maven), or what failed and where its log lies.
-pub(crate) fn up(dir: &Path) -> Result<Running, String> {
+pub(crate) fn up(dir: &Path, jars: &Path) -> Result<Running, String> {
     if let Some(running) = status(dir)? {
         return Ok(running);
     }
-    fs::create_dir_all(dir).map_err(|e| format!("create {}: {e}", dir.display()))?;
-    let folder = Folder(fs::canonicalize(dir).map_err(|e| format!("{}: {e}", dir.display()))?);
+    let made = |dir: &Path| -> Result<PathBuf, String> {
+        fs::create_dir_all(dir).map_err(|e| format!("create {}: {e}", dir.display()))?;
+        fs::canonicalize(dir).map_err(|e| format!("{}: {e}", dir.display()))
+    };
+    let (folder, jars) = (Folder(made(dir)?), Jars(made(jars)?));
     check_java()?;
-    folder.fetch_jars()?;
-    folder.configure()?;
-    folder.start()
+    jars.fetch()?;
+    folder.configure(&jars)?;
+    folder.start(&jars)
 }
 
 /// Stops the broker of `dir`, by the process id that [`up`] has noted. Where none runs, nothing.
@@ -93,10 +116,35 @@ pub(crate) fn status(dir: &Path) -> Result<Option<Running>, String> {
     if !command_line(pid)?.is_some_and(|line| line.contains("kafka.Kafka")) {
         return Ok(None);
     }
-    Ok(Some(Running { servers: format!("127.0.0.1:{}", folder.port()?), pid }))
+    folder.running(pid).map(Some)
 }
 
-/// The folder that everything lives in.
+/// The folder with Kafka's jars.
+struct Jars(PathBuf);
+
+impl Jars {
+    fn fetch(&self) -> Result<(), String> {
+        let (lib, pom) = (self.0.join("lib"), self.0.join("pom.xml"));
+        // The pom is written last: it says which jars are there, and that all of them are.
+        if fs::read_to_string(&pom).is_ok_and(|known| known == POM) {
+            return Ok(());
+        }
+        let _ = fs::remove_dir_all(&lib);
+        let wanted = self.0.join("wanted.xml");
+        fs::write(&wanted, POM).map_err(|e| format!("write {}: {e}", wanted.display()))?;
+        maven::copy_dependencies(&wanted, &lib, "Kafka's")?;
+        fs::rename(&wanted, &pom).map_err(|e| format!("rename {}: {e}", wanted.display()))
+    }
+
+    fn java(&self, megabytes: u32) -> Command {
+        let mut java = Command::new("java");
+        java.args(["-Xms64m", &format!("-Xmx{megabytes}m"), "-XX:+UseSerialGC"]);
+        java.args(["-Dlog4j2.level=WARN", "-cp"]).arg(self.0.join("lib").join("*"));
+        java
+    }
+}
+
+/// The folder that everything else of one broker lives in.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -112,32 +160,31 @@ impl Folder {
         self.0.join("broker.log")
     }
 
-    fn fetch_jars(&self) -> Result<(), String> {
-        let (lib, pom) = (self.0.join("lib"), self.0.join("pom.xml"));
-        // The pom is written last: it says which jars are there, and that all of them are.
-        if fs::read_to_string(&pom).is_ok_and(|known| known == POM) {
-            return Ok(());
-        }
-        let _ = fs::remove_dir_all(&lib);
-        let wanted = self.0.join("wanted.xml");
-        fs::write(&wanted, POM).map_err(|e| format!("write {}: {e}", wanted.display()))?;
-        maven::copy_dependencies(&wanted, &lib, "Kafka's")?;
-        fs::rename(&wanted, &pom).map_err(|e| format!("rename {}: {e}", wanted.display()))
+    fn keystore(&self) -> PathBuf {
+        self.0.join("tls.p12")
+    }
+
+    fn certificate(&self) -> PathBuf {
+        self.0.join("tls.pem")
     }
 
     /// Ports are chosen once and kept: a restarted broker is where its clients look for it.
-    fn configure(&self) -> Result<(), String> {
+    fn configure(&self, jars: &Jars) -> Result<(), String> {
         if self.properties().exists() {
             return Ok(());
         }
-        let (broker, controller) = (free_port()?, free_port()?);
-        let data = self.0.join("data");
+        self.make_certificate()?;
+        let [broker, tls, controller] = free_ports()?;
         let text = PROPERTIES
             .replace("{port}", &broker.to_string())
+            .replace("{tls}", &tls.to_string())
             .replace("{controller}", &controller.to_string())
-            .replace("{data}", &data.display().to_string());
+            .replace("{keystore}", &self.keystore().display().to_string())
+            .replace("{password}", PASSWORD)
+            .replace("{data}", &self.0.join("data").display().to_string());
         fs::write(self.0.join("new.properties"), text).map_err(|e| format!("write: {e}"))?;
-        let mut format = self.java(128);
+        let mut format = jars.java(128);
+        format.current_dir(&self.0);
         format.args(["kafka.tools.StorageTool", "format", "--ignore-formatted"]);
         format.args(["-t", CLUSTER_ID, "-c"]).arg(self.0.join("new.properties"));
         run(&mut format, "Kafka's storage is formatted with Java")?;
@@ -145,19 +192,36 @@ impl Folder {
             .map_err(|e| format!("rename the configuration: {e}"))
     }
 
-    fn start(&self) -> Result<Running, String> {
+    fn make_certificate(&self) -> Result<(), String> {
+        // What an attempt before this one may have left.
+        let _ = fs::remove_file(self.keystore());
+        let keytool = |arguments: &[&str]| {
+            let mut keytool = Command::new("java");
+            keytool.args(["-m", KEYTOOL]).args(arguments).args(["-alias", "broker"]);
+            keytool.args(["-storepass", PASSWORD, "-keystore"]).arg(self.keystore());
+            keytool
+        };
+        let mut make = keytool(&["-genkeypair", "-storetype", "PKCS12", "-keyalg", "EC"]);
+        make.args(["-groupname", "secp256r1", "-validity", "3650", "-dname", "CN=127.0.0.1"]);
+        run(make.args(["-ext", "san=ip:127.0.0.1,dns:localhost"]), "make a key with Java")?;
+        let mut export = keytool(&["-exportcert", "-rfc"]);
+        export.arg("-file").arg(self.certificate());
+        run(&mut export, "write the broker's certificate with Java")
+    }
+
+    fn start(&self, jars: &Jars) -> Result<Running, String> {
         let log = fs::File::create(self.log()).map_err(|e| format!("create the log: {e}"))?;
         let errors = log.try_clone().map_err(|e| format!("share the log: {e}"))?;
-        let mut broker = self.java(256);
-        broker.arg("kafka.Kafka").arg(self.properties());
+        let mut broker = jars.java(256);
+        broker.arg("kafka.Kafka").arg(self.properties()).current_dir(&self.0);
         // A group of its own: an interrupt at the terminal does not reach it.
         broker.stdin(Stdio::null()).stdout(log).stderr(errors).process_group(0);
         let mut child = broker.spawn().map_err(|e| format!("start java: {e}"))?;
         fs::write(self.pid_file(), child.id().to_string())
             .map_err(|e| format!("write {}: {e}", self.pid_file().display()))?;
-        let port = self.port()?;
+        let running = self.running(child.id())?;
         let deadline = Instant::now() + START_TIMEOUT;
-        while !answers(port) {
+        while !answers(&running.servers) {
             let log = self.log();
             if let Ok(Some(status)) = child.try_wait() {
                 return Err(format!("Kafka ended with {status}; its log is {}", log.display()));
@@ -168,29 +232,32 @@ impl Folder {
             }
             thread::sleep(LOOK_AGAIN);
         }
-        Ok(Running { servers: format!("127.0.0.1:{port}"), pid: child.id() })
+        Ok(running)
     }
 
-    fn java(&self, megabytes: u32) -> Command {
-        let mut java = Command::new("java");
-        java.args(["-Xms64m", &format!("-Xmx{megabytes}m"), "-XX:+UseSerialGC"]);
-        java.args(["-Dlog4j2.level=WARN", "-cp"]).arg(self.0.join("lib").join("*"));
-        java.current_dir(&self.0);
-        java
-    }
-
-    fn port(&self) -> Result<u16, String> {
+    /// What the configuration says of the broker that runs as this process.
+    fn running(&self, pid: u32) -> Result<Running, String> {
         let path = self.properties();
         let text =
             fs::read_to_string(&path).map_err(|e| format!("read {}: {e}", path.display()))?;
-        port_of(&text).ok_or_else(|| format!("{} names no port", path.display()))
+        let port = port_of(&text, "PLAINTEXT");
+        let port = port.ok_or_else(|| format!("{} names no port", path.display()))?;
+        let tls = port_of(&text, "TLS")
+            .map(|port| Tls { servers: address(port), certificate: self.certificate() });
+        Ok(Running { servers: address(port), tls, pid })
     }
 }
 
-/// The broker's port in a configuration of ours.
-fn port_of(properties: &str) -> Option<u16> {
-    let line = |line: &str| line.strip_prefix("advertised.listeners=").map(ToOwned::to_owned);
-    properties.lines().find_map(line)?.rsplit(':').next()?.trim().parse().ok()
+fn address(port: u16) -> String {
+    format!("127.0.0.1:{port}")
+}
+
+/// The port of one of the broker's listeners in a configuration of ours.
+fn port_of(properties: &str, listener: &str) -> Option<u16> {
+    let mut lines = properties.lines();
+    let all = lines.find_map(|line| line.strip_prefix("advertised.listeners="))?;
+    let one = all.split(',').find_map(|one| one.strip_prefix(listener)?.strip_prefix("://"))?;
+    one.rsplit(':').next()?.trim().parse().ok()
 }
 
 fn check_java() -> Result<(), String> {
@@ -235,15 +302,26 @@ fn run(command: &mut Command, why: &str) -> Result<(), String> {
     Err(format!("{name} failed with {}: {why}\n  {last}", output.status))
 }
 
-fn free_port() -> Result<u16, String> {
-    let bound = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|socket| socket.local_addr());
-    bound.map(|address| address.port()).map_err(|e| format!("find a free port on loopback: {e}"))
+/// Ports that nobody listens at. Below those that the system gives to whoever asks for any: while
+/// the broker is down nobody else is to find its port free.
+fn free_ports<const N: usize>() -> Result<[u16; N], String> {
+    const FIRST: u16 = 20_000;
+    const COUNT: u16 = 10_000;
+    let start = u16::try_from(std::process::id() % u32::from(COUNT)).unwrap_or(0);
+    let ports = (0..COUNT).map(|n| FIRST + (start + n) % COUNT);
+    // Held until all are found, so that none is found twice.
+    let bound: Vec<_> = ports
+        .filter_map(|port| Some((port, TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok()?)))
+        .take(N)
+        .collect();
+    let ports: Vec<_> = bound.iter().map(|(port, _)| *port).collect();
+    ports.try_into().map_err(|_| "there are no free ports on loopback".to_owned())
 }
 
 /// Whether a Kafka broker answers there: it is asked which requests it knows.
-fn answers(port: u16) -> bool {
+fn answers(servers: &str) -> bool {
     let ask = || -> std::io::Result<bool> {
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let address = servers.parse::<SocketAddr>().map_err(std::io::Error::other)?;
         let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(1))?;
         stream.set_read_timeout(Some(Duration::from_secs(2)))?;
         stream.write_all(&API_VERSIONS)?;
@@ -291,9 +369,20 @@ mod tests {
 
     #[test]
     fn the_port_is_read_back_from_the_configuration() {
-        let text = PROPERTIES.replace("{port}", "12345").replace("{controller}", "12346");
-        assert_eq!(port_of(&text), Some(12_345));
-        assert_eq!(port_of("listeners=x"), None);
+        let text = PROPERTIES.replace("{port}", "12345").replace("{tls}", "12346");
+        assert_eq!(port_of(&text, "PLAINTEXT"), Some(12_345));
+        assert_eq!(port_of(&text, "TLS"), Some(12_346));
+        let plain = "advertised.listeners=PLAINTEXT://127.0.0.1:9092";
+        assert_eq!((port_of(plain, "PLAINTEXT"), port_of(plain, "TLS")), (Some(9_092), None));
+        assert_eq!(port_of("listeners=x", "PLAINTEXT"), None);
+    }
+
+    #[test]
+    fn free_ports_are_different_and_below_those_that_the_system_gives_out() {
+        let mut ports = free_ports::<3>().unwrap();
+        ports.sort_unstable();
+        assert!(ports[0] < ports[1] && ports[1] < ports[2], "{ports:?}");
+        assert!((20_000..30_000).contains(&ports[0]) && ports[2] < 30_000, "{ports:?}");
     }
 
     #[test]

@@ -2,13 +2,12 @@
 
 use super::{Depth, Done, is_gate};
 use crate::flags::Broker;
-use crate::integration;
+use crate::integration::{self, Tls};
 use crate::outcome::Ended;
 
-/// In the short form without the tests that kill the broker: on a machine that has no time for it,
-/// a broker takes minutes to come back.
+/// In the short form without TLS where OpenSSL would have to be compiled for it.
 pub(super) fn kafka(depth: Depth) -> Ended<Done> {
-    against(Broker::Kafka, depth == Depth::Deep)
+    against(Broker::Kafka, if depth == Depth::Deep { Tls::Always } else { Tls::WhereItIs })
 }
 
 /// Only in the long form.
@@ -17,15 +16,15 @@ pub(super) fn rocketmq(depth: Depth) -> Ended<Done> {
         Depth::Short => {
             Ok(Done::Skipped("with --deep: tests against a real RocketMQ broker".to_owned()))
         }
-        Depth::Deep => against(Broker::Rocketmq, true),
+        Depth::Deep => against(Broker::Rocketmq, Tls::Always),
     }
 }
 
 /// Where the broker cannot be started, for want of Java or Maven say, this is skipped; in the gate
 /// it has failed.
-fn against(broker: Broker, with_restarts: bool) -> Ended<Done> {
+fn against(broker: Broker, tls: Tls) -> Ended<Done> {
     match integration::start(broker) {
-        Ok(started) => integration::test(broker, started, with_restarts).map(|()| Done::Passed),
+        Ok(started) => integration::test(started, tls).map(|()| Done::Passed),
         Err(failure) if is_gate() => Err(failure),
         Err(failure) => Ok(Done::Skipped(failure.to_string())),
     }

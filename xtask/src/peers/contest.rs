@@ -8,7 +8,7 @@ use keylane_testkit::workload::Keys;
 use keylane_testkit::workload::{Sizes, Workload};
 
 use super::{Entry, Setting};
-use crate::brokers;
+use crate::brokers::Place;
 use crate::flags::{Broker, Mode};
 use crate::outcome::{Ended, say};
 
@@ -18,7 +18,7 @@ pub(super) fn address(broker: Broker) -> Ended<String> {
     if let Ok(address) = std::env::var(variable) {
         return Ok(address);
     }
-    let running = brokers::up(broker)?;
+    let running = Place::usual(broker).up()?;
     say(&running.to_string());
     Ok(running.address)
 }

@@ -19,7 +19,7 @@ fn nothing_is_lost_when_the_broker_is_killed_and_comes_back() {
         return;
     };
     let Some(broker) = Broker::with_topic("restart", 4, &[]) else { return };
-    let (sent, until) = (6_000_u64, Duration::from_secs(150));
+    let (sent, until) = (6_000_u64, Duration::from_secs(300));
     let producer = broker.producer();
     let mut member = Member::joined(broker.source().set("session.timeout.ms", "6000"), 4);
     let restarting = std::thread::spawn(move || {

@@ -2,7 +2,8 @@
 //!
 //! What the mock cannot do (transactions that abort, compaction, partitions that are added) is in
 //! `real_broker.rs`, and with the engine on top in `engine.rs`: both need a broker and say so where
-//! there is none. `cargo xtask integration kafka` starts one and runs everything.
+//! there is none; `tls.rs` too, with the feature `tls` alone. `cargo xtask integration kafka` starts
+//! one and runs everything.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests")]
 #![expect(clippy::print_stdout, reason = "a test that is skipped says so")]
@@ -17,3 +18,5 @@ mod fetch;
 mod groups;
 mod member;
 mod real_broker;
+#[cfg(feature = "tls")]
+mod tls;

@@ -2,7 +2,7 @@
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use crate::brokers;
+use crate::brokers::Place;
 use crate::flags::Broker;
 use crate::outcome::{Ended, say};
 
@@ -12,7 +12,7 @@ pub(super) fn address(broker: Broker, variable: &str) -> Ended<String> {
     if let Ok(address) = std::env::var(variable) {
         return Ok(address);
     }
-    let running = brokers::up(broker)?;
+    let running = Place::usual(broker).up()?;
     say(&running.to_string());
     Ok(running.address)
 }
