@@ -56,6 +56,30 @@ fn a_refused_commit_says_so_and_the_next_one_works() {
 }
 
 #[test]
+fn a_commit_that_a_rebalance_refuses_is_sent_again_and_given_up_one_day() {
+    let cluster = Cluster::new(1);
+    cluster.fill(0, 0..10);
+    let mut member = Member::joined(cluster.source(), 1);
+    let refused = RDKafkaRespErr::RD_KAFKA_RESP_ERR_REBALANCE_IN_PROGRESS;
+    cluster.fail(RDKafkaApiKey::OffsetCommit, &[refused; 3]);
+    member.commit(commit(queue(0), 3, "")).unwrap();
+    // Once, and twenty times more.
+    cluster.fail(RDKafkaApiKey::OffsetCommit, &[refused; 21]);
+    let error = member.commit(commit(queue(0), 4, "")).unwrap_err();
+    assert!(error.is_retryable());
+    assert_eq!(
+        error.to_string(),
+        "commit t/0 at 4 for group g: Broker: Group rebalance in progress"
+    );
+    // Nothing else has noticed: messages come, and commits work.
+    cluster.fill(0, 10..12);
+    member.until("it goes on", |m| m.count() == 12);
+    member.commit(commit(queue(0), 12, "")).unwrap();
+    assert!(member.lost.is_empty() && member.revoking.is_empty());
+    member.close().unwrap();
+}
+
+#[test]
 fn a_failed_look_up_is_neither_a_commit_nor_none() {
     let cluster = Cluster::new(1);
     let mut member = Member::joined(cluster.source(), 1);

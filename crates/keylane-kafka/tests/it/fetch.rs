@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use keylane_kafka::Record;
-use keylane_source::{EndOffset, FetchLimits, Headers, ResetCause, SeekTo, Source};
+use keylane_source::{EndOffset, FetchLimits, Headers, Message, ResetCause, SeekTo, Source};
 
 use crate::cluster::Cluster;
 use crate::member::{Member, position, queue};
@@ -59,6 +59,29 @@ fn a_close_does_not_wait_for_messages_that_are_alive() {
     next.until("the message is there again", |m| m.count() == 1);
     assert_eq!(kept[0].payload(), Some(&large[..]));
     next.close().unwrap();
+}
+
+#[test]
+fn a_payload_is_shared_until_a_message_is_detached_from_its_fetch() {
+    let cluster = Cluster::new(1);
+    let producer = cluster.producer();
+    let (small, large) = (vec![1; 100], vec![2; 50_000]);
+    for payload in [&small, &large] {
+        producer.send(Record::to("t").key(b"k").payload(payload)).unwrap();
+    }
+    producer.flush(Duration::from_secs(10)).unwrap();
+    let mut member = Member::joined(cluster.source(), 1);
+    member.until("both are there", |m| m.count() == 2);
+    let all = member.messages.remove(&queue(0)).unwrap();
+    let place = |message: &Message| message.payload().unwrap().as_ptr();
+    for (message, payload) in all.iter().zip([&small, &large]) {
+        assert_eq!(place(&message.clone()), place(message));
+        let detached = message.detach();
+        assert_ne!(place(&detached), place(message));
+        assert_eq!(detached.payload(), Some(&payload[..]));
+        assert_eq!((detached.key(), detached.offset()), (Some(&b"k"[..]), message.offset()));
+    }
+    member.close().unwrap();
 }
 
 #[test]

@@ -48,11 +48,15 @@ impl Broker {
         let topic = format!("{test}-{now}-{nth}");
         let admin = ClientConfig::new().set("bootstrap.servers", &servers).create().unwrap();
         let broker = Self { servers, topic, admin };
-        let new = NewTopic::new(&broker.topic, partitions, TopicReplication::Fixed(1));
-        let new = settings.iter().fold(new, |new, (name, value)| new.set(name, value));
-        let made = block_on(broker.admin.create_topics(&[new], &AdminOptions::new())).unwrap();
-        made.into_iter().for_each(|one| drop(one.unwrap()));
+        broker.create(&broker.topic, partitions, settings);
         Some(broker)
+    }
+
+    fn create(&self, topic: &str, partitions: i32, settings: &[(&str, &str)]) {
+        let new = NewTopic::new(topic, partitions, TopicReplication::Fixed(1));
+        let new = settings.iter().fold(new, |new, (name, value)| new.set(name, value));
+        let made = block_on(self.admin.create_topics(&[new], &AdminOptions::new())).unwrap();
+        made.into_iter().for_each(|one| drop(one.unwrap()));
     }
 
     /// A source of the test's topic, in a group of the same name.
@@ -303,6 +307,38 @@ fn partitions_that_are_added_are_assigned_and_disturb_nothing() {
     assert_eq!(member.offsets(broker.queue(0)), (0..15).collect::<Vec<_>>());
     assert!(member.revoking.is_empty() && member.lost.is_empty());
     member.close().unwrap();
+}
+
+#[test]
+fn a_pattern_takes_every_topic_that_matches_also_one_that_is_made_later() {
+    for settings in [RANGE, COOPERATIVE, ("group.protocol", "consumer")] {
+        let Some(broker) = Broker::with_topic("pattern", 2, &[]) else { return };
+        // The topic itself, and whatever has one more part.
+        let pattern = format!("^{}(-more)?$", broker.topic);
+        let mut member = Member::joined(
+            KafkaSource::builder(&broker.servers, &broker.topic)
+                .subscribe_pattern(pattern)
+                .set(settings.0, settings.1)
+                .set("topic.metadata.refresh.interval.ms", "300"),
+            2,
+        );
+        for (name, partitions) in [("more", 1), ("moreover", 1)] {
+            broker.create(&format!("{}-{name}", broker.topic), partitions, &[]);
+        }
+        let later = QueueId::new(&format!("{}-more", broker.topic), 0);
+        member.until("the later topic is assigned", |m| m.owned.contains_key(&later));
+        member.until("and those before", |m| m.owned.len() == 3);
+        let producer = broker.producer();
+        for name in ["", "-more", "-moreover"] {
+            let topic = format!("{}{name}", broker.topic);
+            producer.send(Record::to(&topic).partition(0).payload(b"x")).unwrap();
+        }
+        producer.flush(LONG).unwrap();
+        member.until("both are read", |m| m.count() == 2);
+        assert_eq!(member.offsets(later), [0]);
+        assert_eq!(member.offsets(broker.queue(0)), [0]);
+        member.close().unwrap();
+    }
 }
 
 #[test]
