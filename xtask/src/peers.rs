@@ -32,8 +32,8 @@ use report::Run;
 
 pub(crate) use member::{MemberFlags, run as run_member};
 
-/// The clients that people use today beside Keylane, on the same broker and topic: a table of
-/// messages per second, CPU, memory, and what was delivered twice or out of order
+/// The clients that people use today beside Keylane, on the same broker and topic: a table (in
+/// Markdown) of messages per second, CPU, memory, and what was delivered twice or out of order
 #[derive(Debug, Args)]
 #[command(after_help = EXIT_STATUS)]
 pub(crate) struct PeersFlags {

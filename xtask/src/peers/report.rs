@@ -107,33 +107,31 @@ pub(super) fn print(runs: &[Run], json: bool) -> Ended {
     out.flush().map_err(|error| failed(&error))
 }
 
-/// Medians by setting and contestant, in the order of the runs. What must not happen is shown with
-/// its worst round.
+/// Medians by setting and contestant, in the order of the runs, as Markdown. What must not happen
+/// is shown with its worst round.
 fn table(runs: &[Run]) -> String {
-    let mut text = String::new();
+    let mut text = "| setting | | messages/s | CPU s per million | peak MB | out of order | twice \
+                    | lost |\n| --- | --- | --- | --- | --- | --- | --- | --- |\n"
+        .to_owned();
     for title in distinct(runs.iter().map(|run| &run.title)) {
-        text.push_str(&format!(
-            "{title}\n  {:<33} {:>10} {:>12} {:>9} {:>12} {:>10} {:>6}\n",
-            "", "messages/s", "CPU s/1e6", "peak MB", "out of order", "duplicates", "lost"
-        ));
         let of_title: Vec<&Run> = runs.iter().filter(|run| run.title == *title).collect();
-        for contestant in distinct(of_title.iter().map(|run| &run.contestant)) {
+        let contestants = distinct(of_title.iter().map(|run| &run.contestant));
+        for (index, contestant) in contestants.into_iter().enumerate() {
             let its: Vec<&Run> =
                 of_title.iter().filter(|run| run.contestant == *contestant).copied().collect();
-            text.push_str(&row(contestant, &its));
+            text.push_str(&row(if index == 0 { title } else { "" }, contestant, &its));
         }
-        text.push('\n');
     }
     text
 }
 
-fn row(contestant: &str, runs: &[&Run]) -> String {
+fn row(title: &str, contestant: &str, runs: &[&Run]) -> String {
     let worst = |of: fn(&Run) -> u64| runs.iter().map(|run| of(run)).max().unwrap_or(0);
     let peaks: Option<Vec<f64>> =
         runs.iter().map(|run| run.rss_peak_bytes.map(|bytes| bytes as f64 / 1e6)).collect();
     let peak = peaks.map_or_else(|| "unknown".to_owned(), |peaks| format!("{:.0}", median(peaks)));
     format!(
-        "  {contestant:<33} {:>10} {:>12.1} {peak:>9} {:>12} {:>10} {:>6}\n",
+        "| {title} | {contestant} | {} | {:.1} | {peak} | {} | {} | {} |\n",
         whole(median(runs.iter().map(|run| run.messages_per_s).collect())),
         median(runs.iter().map(|run| run.cpu_s_per_million).collect()),
         worst(|run| run.order_violations),
@@ -196,11 +194,10 @@ mod tests {
             run("Java", 3, 1.0, 7),
         ];
         let expected = "\
-4 queues, 10 keys, 2 threads, work 1ms
-                                    messages/s    CPU s/1e6   peak MB out of order duplicates   lost
-  Java                                   1,500        100.0         2            0          7      7
-  Keylane key-sharded                    3,000        100.0         1            0          0      0
-
+| setting | | messages/s | CPU s per million | peak MB | out of order | twice | lost |
+| --- | --- | --- | --- | --- | --- | --- | --- |
+| 4 queues, 10 keys, 2 threads, work 1ms | Java | 1,500 | 100.0 | 2 | 0 | 7 | 7 |
+|  | Keylane key-sharded | 3,000 | 100.0 | 1 | 0 | 0 | 0 |
 ";
         assert_eq!(table(&runs), expected);
         assert_eq!(runs[0].line(), "Java, round 1: 1,000 a second, 3000 of 3000");
