@@ -154,6 +154,10 @@ impl Lanes {
             Some(Lane { state: LaneState::Stopped, .. }) => None,
             Some(lane) => {
                 lane.rest.push_front(held);
+                // What stood before it in its call may have been given up meanwhile.
+                if matches!(lane.state, LaneState::Idle) {
+                    self.make_ready(id);
+                }
                 None
             }
             None if self.open.contains_key(&id.name) => {

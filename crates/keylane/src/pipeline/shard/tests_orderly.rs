@@ -135,6 +135,17 @@ in_both_modes! {
         assert_eq!((rig.watermark(0), rig.finished(0)), (4, 4));
     }
 
+    what_was_given_up_beside_kept_messages_lets_the_rest_of_its_batch_go_on(route) {
+        let mut rig = rig(route, policy().attempts_max(1).then(Exhausted::Skip));
+        call(&mut rig, Success, false);
+        assert_eq!(call(&mut rig, Suspend, false), [(2, 1), (3, 1)]);
+        // Both have failed as often as they may: 2 is given up at once, 3 when its turn comes.
+        assert_eq!((rig.finished(0), rig.shard.stats().skipped), (1, 1));
+        assert_eq!(call(&mut rig, Success, false), []);
+        assert_eq!((rig.finished(0), rig.shard.stats().skipped), (2, 2));
+        assert_eq!(rig.watermark(0), 0, "0 and 1 are kept");
+    }
+
     a_panic_without_auto_commit_leaves_what_was_kept(route) {
         let mut rig = rig(route, policy());
         call(&mut rig, Success, false);
