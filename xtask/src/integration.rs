@@ -84,7 +84,12 @@ fn test_at(running: &Running, place: &Place) -> Ended {
             must_pass_within(tests, LIMIT)?;
             run_example(running)
         }
-        Broker::Rocketmq => must_pass_within(tests("keylane-rocketmq", &[], running), LIMIT),
+        Broker::Rocketmq => {
+            // As above. Tests that kill a broker have one of their own.
+            let mut tests = tests("keylane-rocketmq", &[], running);
+            tests.args(["conformance::real_broker", "real::", "engine::", "--test-threads=4"]);
+            must_pass_within(tests, LIMIT)
+        }
     }
 }
 

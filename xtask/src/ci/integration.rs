@@ -10,14 +10,9 @@ pub(super) fn kafka(depth: Depth) -> Ended<Done> {
     against(Broker::Kafka, if depth == Depth::Deep { Tls::Always } else { Tls::WhereItIs })
 }
 
-/// Only in the long form.
-pub(super) fn rocketmq(depth: Depth) -> Ended<Done> {
-    match depth {
-        Depth::Short => {
-            Ok(Done::Skipped("with --deep: tests against a real RocketMQ broker".to_owned()))
-        }
-        Depth::Deep => against(Broker::Rocketmq, Tls::Always),
-    }
+/// The same in both forms.
+pub(super) fn rocketmq(_: Depth) -> Ended<Done> {
+    against(Broker::Rocketmq, Tls::Always)
 }
 
 /// Where the broker cannot be started, for want of Java or Maven say, this is skipped; in the gate
