@@ -298,8 +298,8 @@ impl Member {
             let Some(queue) = self.queues.get_mut(&id) else { continue };
             if let Some(plan) = queue.plan_pull(now) {
                 self.ask_pull(id, plan, now);
-                self.check(id, now);
             }
+            self.check(id, now);
         }
     }
 

@@ -412,16 +412,16 @@ fn an_offset_that_is_moved_is_followed_though_a_pull_is_held() {
 fn an_offset_that_is_moved_is_followed_though_the_queue_is_paused() {
     let (cluster, queue) = one_queue();
     put_all(&cluster, 8);
-    let config = config(&cluster).check_every(Duration::from_millis(50));
-    let mut member = Member::reading(config, &[queue]);
-    member.read(8);
+    let mut member = Member::join(config(&cluster).check_every(Duration::from_millis(50)));
+    member.assigned(1);
+    // No pull is under way, and none is sent.
     member.source.pause(queue);
-    put_all(&cluster, 8);
-    move_to(&cluster, 12);
-    assert_eq!(moved(&mut member), at(12));
-    member.source.seek(queue, SeekTo::Position(at(12)));
+    member.source.seek(queue, SeekTo::Position(at(0)));
+    move_to(&cluster, 6);
+    assert_eq!(moved(&mut member), at(6));
+    member.source.seek(queue, SeekTo::Position(at(6)));
     member.source.resume(queue);
-    assert_eq!(member.read(4)[&queue], numbers(4..8));
+    assert_eq!(member.read(2)[&queue], numbers(6..8));
 }
 
 #[test]
