@@ -50,8 +50,8 @@ impl Arena for Kafka {
         for work in [Duration::ZERO, Duration::from_millis(1)] {
             for skew in [0.0, SKEW] {
                 for threads in [16, 100] {
-                    // Five to ten seconds of whoever is slower.
-                    let messages = if work.is_zero() { 500_000 } else { 60_000 };
+                    // Ten to thirty seconds of whoever is slower, and ten minutes for all rounds.
+                    let messages = if work.is_zero() { 200_000 } else { 30_000 };
                     let messages = if quick { messages / 10 } else { messages };
                     let (queues, keys) = (PARTITIONS, KEYS);
                     settings.push(Setting { queues, keys, skew, threads, work, messages });
