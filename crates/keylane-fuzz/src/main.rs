@@ -12,7 +12,10 @@
 #![cfg_attr(keylane_fuzz, no_main)]
 #![cfg_attr(not(keylane_fuzz), forbid(unsafe_code))]
 
+mod engine;
 // Modules of a program, which nobody can depend on.
+#[path = "../../../xtask/src/flags/load.rs"]
+mod flags;
 #[path = "../../../xtask/src/load/input.rs"]
 #[expect(dead_code, reason = "what the program needs beside reading rows")]
 mod input;

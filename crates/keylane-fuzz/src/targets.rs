@@ -3,9 +3,11 @@
 
 use std::io::Cursor;
 
+use clap::{CommandFactory, FromArgMatches, Parser};
 use csv::ByteRecord;
 use keylane_rocketmq::{Config, RocketMqSource};
 
+use crate::flags::LoadFlags;
 use crate::input::Rows;
 use crate::value;
 
@@ -13,7 +15,7 @@ use crate::value;
 pub(crate) type Target = fn(&[u8]);
 
 /// All of them.
-pub(crate) const TARGETS: [(&str, Target); 9] = [
+pub(crate) const TARGETS: [(&str, Target); 11] = [
     ("log-block", keylane_log::fuzz_block),
     ("log-records", keylane_log::fuzz_records),
     ("rocketmq-frames", keylane_rocketmq::fuzz::frames),
@@ -23,6 +25,8 @@ pub(crate) const TARGETS: [(&str, Target); 9] = [
     ("rocketmq-config", rocketmq_config),
     ("csv", csv_rows),
     ("options", options),
+    ("load-flags", load_flags),
+    ("engine-options", crate::engine::options),
 ];
 
 /// The target of this name.
@@ -100,6 +104,38 @@ fn options(bytes: &[u8]) {
     within(value::exponent(text), 0.0, 10.0);
     within(value::key_share(text), 0.0, 1.0);
     within(value::rate(text), 0.001, 1e9);
+}
+
+/// The load generator's command line.
+#[derive(Debug, Parser)]
+struct Load {
+    #[command(flatten)]
+    flags: LoadFlags,
+}
+
+/// The options of `cargo xtask load`, one argument a line: what is refused is refused in words, and
+/// what is accepted lies within the bounds that the help states.
+fn load_flags(bytes: &[u8]) {
+    let Ok(text) = str::from_utf8(bytes) else { return };
+    let arguments = std::iter::once("load").chain(text.lines());
+    let matches = Load::command().try_get_matches_from(arguments);
+    let flags = match matches.and_then(|matches| Load::from_arg_matches(&matches)) {
+        Ok(load) => load.flags,
+        Err(error) => return assert!(!error.to_string().is_empty(), "refused without a word"),
+    };
+    assert!((1..=4_096).contains(&flags.shards), "{flags:?}");
+    assert!((1..=100_000_000).contains(&flags.in_flight), "{flags:?}");
+    assert!(flags.messages != Some(0), "{flags:?}");
+    assert!(flags.batch.is_none_or(|batch| (1..=65_536).contains(&batch)), "{flags:?}");
+    assert!(flags.queues.is_none_or(|queues| (1..=65_536).contains(&queues)), "{flags:?}");
+    assert!(flags.keys.is_none_or(|keys| (1..=10_000_000).contains(&keys)), "{flags:?}");
+    assert!(flags.payload.is_none_or(|bytes| bytes <= 16 << 20), "{flags:?}");
+    assert!(flags.rate.is_none_or(|rate| rate > 0.0 && rate.is_finite()), "{flags:?}");
+    assert!((0.0..=0.9).contains(&flags.fail_rate), "{flags:?}");
+    assert!((0.0..=0.9).contains(&flags.panic_rate), "{flags:?}");
+    assert!(value::work_duration(flags.work).as_secs() <= 3_600, "{flags:?}");
+    let has_all = flags.input.is_none() || (flags.key.is_some() && flags.queue.is_some());
+    assert!(has_all && !(flags.quick && flags.full), "they do not go together: {flags:?}");
 }
 
 #[cfg(test)]

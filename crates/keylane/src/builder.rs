@@ -239,6 +239,17 @@ impl<S: Source + 'static> ConsumerBuilder<S> {
         self
     }
 
+    /// What [`start`](Self::start) checks before it starts anything. `orderly`: the listener handles
+    /// one lane a call.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_config`].
+    #[doc(hidden)]
+    pub fn check(&self, orderly: bool) -> Result<(), Error> {
+        self.config.check(self.sink.is_some(), orderly)
+    }
+
     /// Checks the options, then starts the threads and begins to consume.
     ///
     /// `listener` is what [`listen`](crate::listen) makes: a closure per message, a closure per
@@ -250,7 +261,7 @@ impl<S: Source + 'static> ConsumerBuilder<S> {
     /// system refused, after what had been started was ended.
     pub fn start(self, listener: impl IntoListener) -> Result<Consumer, Error> {
         let factory = listener.into_factory();
-        self.config.check(self.sink.is_some(), factory.one_lane)?;
+        self.check(factory.one_lane)?;
         if cfg!(panic = "abort") {
             log::warn!(
                 "the profile says panic = \"abort\": a panicking listener ends the process, and is \

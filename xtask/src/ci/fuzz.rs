@@ -14,7 +14,7 @@ use super::{Depth, Done, is_gate, root, target_folder};
 use crate::outcome::{Ended, Failure, say};
 
 /// As `crates/keylane-fuzz/src/targets.rs` names them.
-const TARGETS: [&str; 9] = [
+const TARGETS: [&str; 11] = [
     "log-block",
     "log-records",
     "rocketmq-frames",
@@ -24,6 +24,8 @@ const TARGETS: [&str; 9] = [
     "rocketmq-config",
     "csv",
     "options",
+    "load-flags",
+    "engine-options",
 ];
 
 /// What a fuzzer needs of the compiler: counters for each edge, comparisons it can see, and panics
