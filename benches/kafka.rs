@@ -4,9 +4,10 @@
 //!
 //! - *bare*: librdkafka's batched read on one queue, on one thread; each message is looked at and
 //!   given back at once. No keys, no order, no commits, nothing to keep;
-//! - *keylane*: source, router, 16 shards, tracker, commits, with a listener that does nothing.
+//! - *keylane*: source, router, 16 shards, tracker, commits, with a listener that does nothing;
+//! - *no headers*: the same, with a source that leaves headers unread, as the bare loop does.
 //!
-//! Both have the same settings of librdkafka, read the partitions without a group's protocol, and are
+//! All have the same settings of librdkafka, read the partitions without a group's protocol, and are
 //! timed from their first message to their last. Interleaved, medians, as a ratio. Every run checks
 //! that all messages came, each once; keylane's, that the broker has the commits.
 //!
@@ -52,24 +53,26 @@ fn main() -> Result<()> {
     let messages = numbers.next().unwrap_or(2_000_000);
     let repetitions = numbers.next().unwrap_or(7);
     println!("{messages} messages of {BYTES} bytes, medians of {repetitions} interleaved runs");
-    println!("partitions | M/s: bare  keylane | keylane/bare | CPU ns a message: bare  keylane");
+    println!("partitions | reader     |   M/s | CPU ns a message | of bare (each round)");
     for partitions in [1, 8] {
         let topic = Topic::filled(&servers, partitions, messages)?;
-        let (mut bare, mut engine, mut shares) = (Runs::default(), Runs::default(), Vec::new());
+        let mut sides = ["bare", "keylane", "no headers"].map(|name| (name, Runs::default()));
         for _ in 0..repetitions {
-            let one = bare.add(messages, || topic.bare())?;
-            let other = engine.add(messages, || topic.keylane())?;
-            shares.push(other / one);
+            sides[0].1.add(messages, || topic.bare())?;
+            sides[1].1.add(messages, || topic.keylane(true))?;
+            sides[2].1.add(messages, || topic.keylane(false))?;
         }
-        println!(
-            "{partitions:10} | {:9.2} {:8.2} | {:11.0}% | {:22.0} {:8.0}   (each pair: {})",
-            median(&mut bare.rates),
-            median(&mut engine.rates),
-            median(&mut engine.rates) / median(&mut bare.rates) * 100.0,
-            median(&mut bare.cpu),
-            median(&mut engine.cpu),
-            shares.iter().map(|share| format!("{share:.2}")).collect::<Vec<_>>().join(" ")
-        );
+        let bare = sides[0].1.rates.clone();
+        for (name, mut runs) in sides {
+            let each =
+                runs.rates.iter().zip(&bare).map(|(rate, bare)| format!("{:.2}", rate / bare));
+            let each = each.collect::<Vec<_>>().join(" ");
+            let (rate, cpu) = (median(&mut runs.rates), median(&mut runs.cpu));
+            let share = rate / median(&mut bare.clone()) * 100.0;
+            println!(
+                "{partitions:10} | {name:10} | {rate:5.2} | {cpu:16.0} | {share:3.0}% ({each})"
+            );
+        }
     }
     Ok(())
 }
@@ -82,14 +85,14 @@ struct Runs {
 }
 
 impl Runs {
-    fn add(&mut self, messages: u64, run: impl FnOnce() -> Result<Duration>) -> Result<f64> {
+    fn add(&mut self, messages: u64, run: impl FnOnce() -> Result<Duration>) -> Result<()> {
         let before = cpu_time().unwrap_or_default();
         let took = run()?.as_secs_f64();
         let cpu = cpu_time().unwrap_or_default().saturating_sub(before).as_secs_f64();
         let rate = messages as f64 / took / 1e6;
         self.rates.push(rate);
         self.cpu.push(cpu / messages as f64 * 1e9);
-        Ok(rate)
+        Ok(())
     }
 }
 
@@ -151,7 +154,7 @@ impl Topic {
         bare::read(&consumer, &self.name, self.partitions, self.messages)
     }
 
-    fn keylane(&self) -> Result<Duration> {
+    fn keylane(&self, headers: bool) -> Result<Duration> {
         let group = format!("bench-{}-{:?}", std::process::id(), Instant::now());
         let group: String = group.chars().filter(char::is_ascii_alphanumeric).collect();
         let partitions = (0..self.partitions).map(|index| (&self.name, index));
@@ -161,6 +164,7 @@ impl Topic {
                 builder.set(*name, *value)
             })
             .assign(partitions)
+            .headers(headers)
             .build()?;
         let seen: Arc<Vec<Seen>> = Arc::new((0..SHARDS).map(|_| Seen::default()).collect());
         let counting = Arc::clone(&seen);

@@ -70,6 +70,7 @@ pub struct KafkaSourceBuilder {
     group: String,
     topics: Vec<Topics>,
     properties: BTreeMap<String, String>,
+    headers: bool,
     revoke_bound: Option<Duration>,
 }
 
@@ -78,6 +79,7 @@ pub struct KafkaSourceBuilder {
 pub(crate) struct Options {
     pub(crate) group: String,
     pub(crate) topics: Topics,
+    pub(crate) headers: bool,
     pub(crate) revoke_bound: Duration,
     /// How long `poll` may sleep without telling librdkafka that it is alive.
     pub(crate) park_max: Duration,
@@ -87,7 +89,7 @@ pub(crate) struct Options {
 impl KafkaSourceBuilder {
     pub(crate) fn new(servers: String, group: String) -> Self {
         let (topics, properties) = (Vec::new(), BTreeMap::new());
-        Self { servers, group, topics, properties, revoke_bound: None }
+        Self { servers, group, topics, properties, headers: true, revoke_bound: None }
     }
 
     /// Joins the group and reads the partitions that it gives to this member, of these topics.
@@ -151,6 +153,18 @@ impl KafkaSourceBuilder {
         self
     }
 
+    /// Whether the headers of messages are read. Default: they are.
+    ///
+    /// librdkafka takes a message's headers apart when they are first asked for, in memory that it
+    /// allocates for that, also where there are none. Without them a small message costs about a
+    /// tenth less CPU (`docs/performance.md`); [`Message::headers`](keylane_source::Message::headers)
+    /// is empty, and so is a dead letter's copy of them.
+    #[must_use]
+    pub fn headers(mut self, read: bool) -> Self {
+        self.headers = read;
+        self
+    }
+
     /// Checks everything, then creates the client. The group is joined by the first polls.
     ///
     /// # Errors
@@ -172,6 +186,7 @@ impl KafkaSourceBuilder {
         Ok(Options {
             group: self.group.clone(),
             topics: self.topics()?,
+            headers: self.headers,
             revoke_bound: self.checked_revoke_bound()?,
             park_max: (self.limit("max.poll.interval.ms", 300_000)? / 4)
                 .min(Duration::from_secs(1)),

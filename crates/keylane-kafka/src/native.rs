@@ -176,8 +176,9 @@ impl Client {
         self.handle.raw.as_ptr()
     }
 
-    pub(crate) fn reader(&self) -> Reader {
-        Reader::new(Arc::clone(&self.messages))
+    /// Reads messages, with their headers or without.
+    pub(crate) fn reader(&self, headers: bool) -> Reader {
+        Reader::new(Arc::clone(&self.messages), headers)
     }
 
     pub(crate) fn subscribe(&self, topics: &[String]) -> Result<(), Code> {

@@ -82,7 +82,7 @@ pub use dead_letter::{Ack, DeadLetter, DeadLetterReason, DeadLetterSink};
 pub use error::SourceError;
 pub use event::{Committed, EndOffset, Fetch, ResetCause, SourceEvent};
 pub use lock::{LockReply, QueueLocks};
-pub use message::{Headers, Message};
+pub use message::{Headers, Message, MessageParts};
 pub use position::{Offset, Position, Watermark};
 pub use queue::QueueId;
 pub use source::{Commit, CommitTag, FetchLimits, SeekTo, Source, SourceWaker};

@@ -6,14 +6,20 @@
 //! a partition) and keeps it alive. Payloads of at least [`SHARED_FROM`] bytes are shared: the
 //! message is destroyed with its last [`Bytes`], and holds the client until then. Everything else
 //! is copied into blocks of [`BLOCK`] bytes that many messages share, and the original is destroyed
-//! at once: cheaper than an owner of its own, and a small message that is kept pins a block and not
-//! a fetch.
+//! with the batch: cheaper than an owner of its own, and a small message that is kept pins a block
+//! and not a fetch.
+//!
+//! The originals of a batch are destroyed together, after the last was copied. They are parts of
+//! the heap of librdkafka's thread, which goes on allocating there: each `free` of ours takes a lock
+//! that it wants too. Where it has to wait for one it sleeps while thousands of them go by; spread
+//! over the work on each message, many more would meet it (the figures are in
+//! `docs/performance.md`).
 
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use keylane_source::{Headers, Message, Offset, QueueId};
+use keylane_source::{Headers, Message, MessageParts, Offset, QueueId};
 use rdkafka_sys as sys;
 
 use super::event::{Code, code_at, text_at};
@@ -30,13 +36,11 @@ const READ_MAX: usize = 4096;
 /// rebalance beside it: `&mut` and the owning source see to that.
 pub(crate) struct Reader {
     queue: Arc<Queue>,
-    raw: Vec<*mut sys::rd_kafka_message_t>,
+    /// A batch during a call, all `None` otherwise.
+    batch: Vec<Option<Raw>>,
     block: BytesMut,
+    headers: bool,
 }
-
-// SAFETY: `raw` holds pointers only during a call; the queue may be used from any thread, and the
-// source uses it from one.
-unsafe impl Send for Reader {}
 
 /// What was read of one partition, in order: messages, then perhaps an end or an error.
 #[derive(Debug)]
@@ -64,114 +68,114 @@ pub(crate) struct Trouble {
 }
 
 impl Reader {
-    pub(super) fn new(queue: Arc<Queue>) -> Self {
-        let raw = vec![ptr::null_mut(); READ_MAX];
-        Self { queue, raw, block: BytesMut::new() }
+    pub(super) fn new(queue: Arc<Queue>, headers: bool) -> Self {
+        let batch = std::iter::repeat_with(|| None).take(READ_MAX).collect();
+        Self { queue, batch, block: BytesMut::new(), headers }
     }
 
     /// Takes up to `max` messages (and at most [`READ_MAX`]) that are there already. Never waits.
     pub(crate) fn read(&mut self, max: usize, runs: &mut Vec<Run>) {
         let max = max.clamp(1, READ_MAX);
-        let (queue, at) = (self.queue.raw.as_ptr(), self.raw.as_mut_ptr());
-        // SAFETY: `at` has room for `max`; the timeout is zero because the call would wait for
-        // all of it until the batch is full.
+        let queue = self.queue.raw.as_ptr();
+        // An `Option<Raw>` is a pointer that may be NULL.
+        let at = self.batch.as_mut_ptr().cast();
+        // SAFETY: `at` has room for `max`, and what is written there is ours to destroy; the
+        // timeout is zero because the call would wait for all of it until the batch is full.
         let read = unsafe { sys::rd_kafka_consume_batch_queue(queue, 0, at, max) };
         let read = usize::try_from(read).unwrap_or(0);
         let mut rest = 0..read;
         while let Some(first) = rest.next() {
             let mut end = first + 1;
             let Some(whose) = self.whose(first) else {
-                self.discard(first);
+                self.warn(first);
                 continue;
             };
             while end < read && self.is_message(end - 1) && self.whose(end) == Some(whose) {
                 end += 1;
             }
             rest = end..read;
-            runs.push(self.run(first, end));
+            runs.extend(self.run(first, end));
         }
+        self.batch[..read].fill_with(|| None);
     }
 
-    /// Topic handle and partition of a raw message. Handles are compared inside one batch only,
-    /// where all messages, and with them their topics, are alive or just converted.
+    /// Topic handle and partition of a raw message. All messages of a batch, and with them their
+    /// topics, are alive until its end.
     fn whose(&self, index: usize) -> Option<(*mut sys::rd_kafka_topic_t, i32)> {
-        let raw = NonNull::new(self.raw[index])?;
-        // SAFETY: not yet destroyed: runs are converted after their end was found.
-        let message = unsafe { raw.as_ref() };
-        (!message.rkt.is_null()).then_some((message.rkt, message.partition))
+        let fields = self.batch[index].as_ref()?.fields();
+        (!fields.rkt.is_null()).then_some((fields.rkt, fields.partition))
     }
 
     /// An error without a partition. Those come as events; here it would have no queue.
-    fn discard(&mut self, index: usize) {
-        let raw = std::mem::replace(&mut self.raw[index], ptr::null_mut());
-        if let Some(raw) = NonNull::new(raw).map(Raw) {
-            log::warn!("kafka: {} among the messages", Raw::code_of(raw.0));
+    fn warn(&self, index: usize) {
+        if let Some(raw) = &self.batch[index] {
+            log::warn!("kafka: {} among the messages", raw.code());
         }
     }
 
     fn is_message(&self, index: usize) -> bool {
-        NonNull::new(self.raw[index]).is_some_and(|raw| Raw::code_of(raw).accepted().is_ok())
+        self.batch[index].as_ref().is_some_and(|raw| raw.code().accepted().is_ok())
     }
 
-    fn run(&mut self, first: usize, end: usize) -> Run {
-        let head = NonNull::new(self.raw[first]).expect("a run begins at a message");
-        // SAFETY: alive.
-        let head = unsafe { head.as_ref() };
-        // SAFETY: alive, and so is its topic.
-        let queue = unsafe { queue_of(head) };
+    fn run(&mut self, first: usize, end: usize) -> Option<Run> {
+        // SAFETY: the message, and with it its topic, is alive.
+        let queue = unsafe { queue_of(self.batch[first].as_ref()?.fields()) };
         let mut run = Run { queue, messages: Vec::with_capacity(end - first), tail: None };
         for index in first..end {
-            let raw = std::mem::replace(&mut self.raw[index], ptr::null_mut());
-            let Some(raw) = NonNull::new(raw) else { continue };
-            let raw = Raw(raw);
-            match Raw::code_of(raw.0).accepted() {
-                Ok(()) => run.messages.extend(self.message(raw, queue)),
+            let Some(raw) = self.batch[index].take() else { continue };
+            match raw.code().accepted() {
+                Ok(()) => {
+                    let (message, raw) = self.message(raw, queue);
+                    run.messages.extend(message);
+                    self.batch[index] = raw;
+                }
                 Err(code) => run.tail = Some(raw.tail(code)),
             }
         }
-        run
+        Some(run)
     }
 
-    /// None for an offset that is none, which librdkafka does not hand out.
-    fn message(&mut self, raw: Raw, queue: QueueId) -> Option<Message> {
-        let offset = Offset::from_i64(raw.fields().offset)?;
-        let mut message = Message::new(queue, offset);
-        if let Some(time) = raw.timestamp_ms() {
-            message = message.with_timestamp_ms(time);
-        }
-        if let Some(headers) = raw.headers() {
-            message = message.with_headers(headers);
-        }
-        if let Some(key) = raw.key() {
-            message = message.with_key(self.copy(key));
-        }
-        Some(match raw.payload() {
-            None => message,
-            Some(payload) if payload.len() < SHARED_FROM => {
-                let payload = self.copy(payload);
-                message.with_payload(payload)
-            }
-            Some(_) => message.with_payload(Bytes::from_owner(Shared {
-                raw,
-                _client: Arc::clone(&self.queue.client),
-            })),
-        })
+    /// The message, and what it was made of where that is not shared. No message for an offset that
+    /// is none, which librdkafka does not hand out.
+    fn message(&mut self, raw: Raw, queue: QueueId) -> (Option<Message>, Option<Raw>) {
+        let Some(offset) = Offset::from_i64(raw.fields().offset) else { return (None, Some(raw)) };
+        let timestamp_ms = raw.timestamp_ms();
+        let headers = if self.headers { raw.headers() } else { None }.unwrap_or_default();
+        let (key, payload) = (raw.key(), raw.payload());
+        let (has_key, has_payload) = (key.is_some(), payload.is_some());
+        let shared = payload.is_some_and(|payload| payload.len() >= SHARED_FROM);
+        let copied = if shared { None } else { payload };
+        let (key, copied) = self.copy(key.unwrap_or_default(), copied.unwrap_or_default());
+        let (payload, raw) = if shared {
+            let _client = Arc::clone(&self.queue.client);
+            (Some(Bytes::from_owner(Shared { raw, _client })), None)
+        } else {
+            (has_payload.then_some(copied), Some(raw))
+        };
+        let key = has_key.then_some(key);
+        let parts = MessageParts { key, payload, headers, timestamp_ms, attempts: 0 };
+        (Some(Message::from_parts(queue, offset, parts)), raw)
     }
 
-    fn copy(&mut self, bytes: &[u8]) -> Bytes {
-        if bytes.is_empty() {
-            return Bytes::new();
+    /// Copies both into the block, with one look at it.
+    fn copy(&mut self, first: &[u8], second: &[u8]) -> (Bytes, Bytes) {
+        let length = first.len() + second.len();
+        if length == 0 {
+            return (Bytes::new(), Bytes::new());
         }
-        if self.block.capacity() < bytes.len() {
+        if self.block.capacity() < length {
             // A fresh block, not one that waits for the old one's messages to be dropped.
-            self.block = BytesMut::with_capacity(bytes.len().max(BLOCK));
+            self.block = BytesMut::with_capacity(length.max(BLOCK));
         }
-        self.block.extend_from_slice(bytes);
-        self.block.split().freeze()
+        self.block.extend_from_slice(first);
+        self.block.extend_from_slice(second);
+        let mut both = self.block.split().freeze();
+        (both.split_to(first.len()), both)
     }
 }
 
 /// A message of librdkafka's, destroyed with the value.
+#[repr(transparent)]
 struct Raw(NonNull<sys::rd_kafka_message_t>);
 
 // SAFETY: a message may be read and destroyed on any thread; nothing else points to it.
@@ -204,11 +208,9 @@ impl Raw {
         unsafe { self.0.as_ref() }
     }
 
-    fn code_of(raw: NonNull<sys::rd_kafka_message_t>) -> Code {
-        // SAFETY: alive; its code is not read as an enum.
-        let fields = unsafe { raw.as_ref() };
-        // SAFETY: a field of a live message.
-        unsafe { code_at(&raw const fields.err) }
+    fn code(&self) -> Code {
+        // SAFETY: a field of a live message; not read as an enum.
+        unsafe { code_at(&raw const self.fields().err) }
     }
 
     fn key(&self) -> Option<&[u8]> {

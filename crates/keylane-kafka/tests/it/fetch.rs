@@ -43,6 +43,24 @@ fn key_payload_headers_and_timestamp_come_back_as_they_were_sent() {
 }
 
 #[test]
+fn headers_are_left_out_where_nobody_wants_them() {
+    let cluster = Cluster::new(1);
+    let headers: Headers = [("a", Some("1"))].into_iter().collect();
+    let producer = cluster.producer();
+    producer.send(Record::to("t").key(b"k").payload(b"v").headers(&headers)).unwrap();
+    producer.flush(Duration::from_secs(10)).unwrap();
+
+    for (read, expected) in [(true, 1), (false, 0)] {
+        let mut member = Member::joined(cluster.source().headers(read), 1);
+        member.until("the message is there", |m| m.count() == 1);
+        let message = &member.messages[&queue(0)][0];
+        assert_eq!((message.key(), message.payload()), (Some(&b"k"[..]), Some(&b"v"[..])));
+        assert_eq!(message.headers().len(), expected);
+        member.close().unwrap();
+    }
+}
+
+#[test]
 fn a_close_does_not_wait_for_messages_that_are_alive() {
     let cluster = Cluster::new(1);
     let producer = cluster.producer();
