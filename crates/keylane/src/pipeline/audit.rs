@@ -88,11 +88,13 @@ impl Coordinator {
     /// G3: whatever is in flight is somewhere.
     fn audit_shards(&self) -> Audited {
         let mut there = self.router.in_hand() as u64;
+        let mut stops = self.shared.stop_asked().is_some();
         for cell in &self.shards {
             let shard = cell.shard.lock();
             let index = cell.index;
             shard.audit().map_err(|wrong| format!("shard {index}: {wrong}"))?;
             there += shard.messages() as u64;
+            stops |= shard.has_stopped();
         }
         let readings = self.queues.iter().filter_map(|queue| queue.reading.as_ref());
         // What has ended may have been dropped.
@@ -100,7 +102,7 @@ impl Coordinator {
         let trackers = open.filter_map(|reading| reading.tracker.as_ref());
         let unfinished: u64 = trackers.map(Tracker::unfinished).sum();
         ensure!(
-            self.shared.stop_asked().is_some() || there >= unfinished,
+            stops || there >= unfinished,
             "{unfinished} messages are unfinished, but only {there} can be found"
         );
         Ok(())

@@ -23,6 +23,11 @@ impl Shard {
         Ok(())
     }
 
+    /// Whether a message of it stops the consumer, though that may not be asked for yet.
+    pub(crate) fn has_stopped(&self) -> bool {
+        self.lanes.has_stopped()
+    }
+
     /// Every message that is in here, in whichever place.
     pub(crate) fn messages(&self) -> usize {
         let running = self.running.as_ref().map_or(0, |running| running.call.len());

@@ -29,6 +29,11 @@ impl Lanes {
         Ok(())
     }
 
+    /// Whether a lane has stopped for good: what would stand behind its head was dropped.
+    pub(in crate::pipeline::shard) fn has_stopped(&self) -> bool {
+        self.lanes.values().any(|lane| matches!(lane.state, LaneState::Stopped))
+    }
+
     pub(in crate::pipeline::shard) fn messages(&self) -> usize {
         let lane = |lane: &super::Lane| {
             lane.kept.len() + lane.rest.len() + usize::from(lane.head.is_some())
