@@ -40,8 +40,8 @@ pub(super) struct BrokerQueue {
     /// It has no owner and gets one then.
     pub(super) assign_at: Option<Instant>,
     pub(super) lock: Option<(MemberId, Instant)>,
-    /// Whom the broker has taken the lock from, until the member hears of it.
-    pub(super) lock_taken_from: Option<MemberId>,
+    /// From whom the broker has taken the lock, each until it asks for it again.
+    pub(super) lock_taken_from: Vec<MemberId>,
     /// A reset that the owner has not been told of.
     pub(super) untold: Option<ResetCause>,
 }
@@ -130,7 +130,7 @@ impl BrokerQueue {
             give_back_until: None,
             assign_at: None,
             lock: None,
-            lock_taken_from: None,
+            lock_taken_from: Vec::new(),
             untold: None,
         }
     }

@@ -556,7 +556,7 @@ impl QueueLocks for SimSource {
             let known = world.broker.queue(queue);
             let is_free = known.holder(now).is_none_or(|holder| holder == self.member);
             // Who asks knows that it has no lock.
-            known.lock_taken_from = known.lock_taken_from.filter(|from| *from != self.member);
+            known.lock_taken_from.retain(|from| *from != self.member);
             let granted = is_free && !refuses;
             if granted {
                 known.lock = Some((self.member, now + locks.expiry));

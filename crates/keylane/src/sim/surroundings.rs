@@ -207,7 +207,8 @@ impl Simulation {
         let now = world.now;
         let queue = &mut world.broker.queues[slot];
         let Some(holder) = queue.holder(now) else { return };
-        (queue.lock, queue.lock_taken_from) = (None, Some(holder));
+        queue.lock = None;
+        queue.lock_taken_from.push(holder);
         let id = queue.id;
         world.trace.line(|| format!("the lock of {id} is taken from {holder:?}"));
         let at = now + world.latency();

@@ -208,8 +208,8 @@ impl SimWorker {
         for run in &runner.call.runs {
             let (queue, now) = (run.tenure.queue, world.now);
             let known = world.broker.queue(queue);
-            let (holder, taken_from) = (known.holder(now), known.lock_taken_from);
-            if holder != Some(self.member) && taken_from != Some(self.member) {
+            let (holder, taken_from) = (known.holder(now), &known.lock_taken_from);
+            if holder != Some(self.member) && !taken_from.contains(&self.member) {
                 let shard = runner.env.cell.index;
                 world.wrong(format!(
                     "{:?} begins a call of {queue} on shard {shard} without its lock, which is \
