@@ -122,7 +122,8 @@ impl Plan {
         format!(
             "{mode:?}, {processes} processes, {queues} queues, {messages} messages, \
              faults for {chaos:?}, \
-             per message {per_message}, orderly {orderly:?}, sink {has_sink}, routes {routes}, locks {locks:?}, calls \
+             per message {per_message}, orderly {orderly:?}, \
+             sink {has_sink}, routes {routes}, locks {locks:?}, calls \
              {call:?}, latency {latency:?}, patience {patience:?}\n\
              shards {shards}, slice {slice:?}, channel {channel_capacity}, batch {batch_max}, \
              linger {linger:?}, \
