@@ -19,6 +19,7 @@
 //!    the [`Signal`] and nothing of librdkafka.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::io;
 use std::mem::ManuallyDrop;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
@@ -33,6 +34,7 @@ use crate::Error;
 use crate::signal::Signal;
 
 pub(crate) mod batch;
+mod destroyer;
 pub(crate) mod event;
 
 pub(crate) use batch::{Reader, Run, Tail, Trouble};
@@ -176,8 +178,8 @@ impl Client {
         self.handle.raw.as_ptr()
     }
 
-    /// Reads messages, with their headers or without.
-    pub(crate) fn reader(&self, headers: bool) -> Reader {
+    /// Reads messages, with their headers or without. Fails where no thread can be started.
+    pub(crate) fn reader(&self, headers: bool) -> io::Result<Reader> {
         Reader::new(Arc::clone(&self.messages), headers)
     }
 

@@ -86,7 +86,9 @@ impl KafkaSource {
     pub(crate) fn open(config: &ClientConfig, options: Options) -> Result<Self, Error> {
         let signal = Arc::new(Signal::default());
         let client = Client::new(config, Arc::clone(&signal))?;
-        let reader = client.reader(options.headers);
+        let reader = client
+            .reader(options.headers)
+            .map_err(|error| Error::new(format!("start a thread beside librdkafka's: {error}")))?;
         if let Topics::Subscribe(topics) = &options.topics {
             client.subscribe(topics).map_err(|code| {
                 Error::new(format!("subscribe to {}: {code}", topics.join(", ")))

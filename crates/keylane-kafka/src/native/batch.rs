@@ -8,13 +8,8 @@
 //! is copied into blocks of [`BLOCK`] bytes that many messages share, and the original is destroyed
 //! with the batch: cheaper than an owner of its own, and a small message that is kept pins a block
 //! and not a fetch.
-//!
-//! The originals of a batch are destroyed together, after the last was copied. They are parts of
-//! the heap of librdkafka's thread, which goes on allocating there: each `free` of ours takes a lock
-//! that it wants too. Where it has to wait for one it sleeps while thousands of them go by; spread
-//! over the work on each message, many more would meet it (the figures are in
-//! `docs/performance.md`).
 
+use std::io;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
@@ -22,6 +17,7 @@ use bytes::{Bytes, BytesMut};
 use keylane_source::{Headers, Message, MessageParts, Offset, QueueId};
 use rdkafka_sys as sys;
 
+use super::destroyer::Destroyer;
 use super::event::{Code, code_at, text_at};
 use super::{Handle, Queue};
 
@@ -40,6 +36,7 @@ pub(crate) struct Reader {
     batch: Vec<Option<Raw>>,
     block: BytesMut,
     headers: bool,
+    destroyer: Destroyer,
 }
 
 /// What was read of one partition, in order: messages, then perhaps an end or an error.
@@ -68,9 +65,10 @@ pub(crate) struct Trouble {
 }
 
 impl Reader {
-    pub(super) fn new(queue: Arc<Queue>, headers: bool) -> Self {
+    pub(super) fn new(queue: Arc<Queue>, headers: bool) -> io::Result<Self> {
         let batch = std::iter::repeat_with(|| None).take(READ_MAX).collect();
-        Self { queue, batch, block: BytesMut::new(), headers }
+        let destroyer = Destroyer::new()?;
+        Ok(Self { queue, batch, block: BytesMut::new(), headers, destroyer })
     }
 
     /// Takes up to `max` messages (and at most [`READ_MAX`]) that are there already. Never waits.
@@ -96,7 +94,7 @@ impl Reader {
             rest = end..read;
             runs.extend(self.run(first, end));
         }
-        self.batch[..read].fill_with(|| None);
+        self.destroyer.destroy(&mut self.batch[..read], &self.queue.client);
     }
 
     /// Topic handle and partition of a raw message. All messages of a batch, and with them their
@@ -176,7 +174,7 @@ impl Reader {
 
 /// A message of librdkafka's, destroyed with the value.
 #[repr(transparent)]
-struct Raw(NonNull<sys::rd_kafka_message_t>);
+pub(super) struct Raw(NonNull<sys::rd_kafka_message_t>);
 
 // SAFETY: a message may be read and destroyed on any thread; nothing else points to it.
 unsafe impl Send for Raw {}
