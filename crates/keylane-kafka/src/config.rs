@@ -157,7 +157,7 @@ impl KafkaSourceBuilder {
     ///
     /// librdkafka takes a message's headers apart when they are first asked for, in memory that it
     /// allocates for that, also where there are none. Without them a small message costs 5
-    /// to 19 % less CPU (`docs/performance.md`); [`Message::headers`](keylane_source::Message::headers)
+    /// to 21 % less CPU (`docs/performance.md`); [`Message::headers`](keylane_source::Message::headers)
     /// is empty, and so is a dead letter's copy of them.
     #[must_use]
     pub fn headers(mut self, read: bool) -> Self {
