@@ -47,7 +47,7 @@ impl<S: Source + 'static> ConsumerBuilder<S> {
     /// How many messages may wait in the channel of one shard. Default 1,024; 1 to 1,048,576, and
     /// 16,777,216 for all shards together: channels are allocated at the start. What
     /// does not fit waits in front of it, so this bounds hand-off latency and not what is in flight.
-    /// The memory for it, about 160 bytes a message and shard, is taken at the start. No effect in
+    /// The memory for it, about 120 bytes a message and shard, is taken at the start. No effect in
     /// queue-locked mode, which has no channels.
     pub fn channel_capacity(mut self, messages: usize) -> Self {
         self.config.channel_capacity = messages;

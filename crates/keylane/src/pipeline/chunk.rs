@@ -17,9 +17,7 @@ pub(crate) const NO_KEY: &[u8] = b"__nokey";
 /// Messages for one shard, from one or more queues, in the order in which each queue has them.
 #[derive(Debug)]
 pub(crate) struct Chunk {
-    messages: IntoIter<Message>,
-    /// One for each message.
-    tags: IntoIter<Tag>,
+    entries: IntoIter<Entry>,
     /// The first one stands last.
     runs: Runs,
     pub(crate) pulled_at: Instant,
@@ -30,13 +28,9 @@ pub(crate) struct Chunk {
 /// Messages that will become a chunk. Its memory stays where it is and is used again, so that it is
 /// in the source thread's cache; what is sent is a copy, made in one go into memory of the right
 /// size. Writing each message into memory that another core had last costs more than both.
-///
-/// Messages and tags lie apart: put together just before it is moved, a message with its tag would
-/// be read back while it is still being written, which a processor waits for.
 #[derive(Debug, Default)]
 pub(crate) struct Collected {
-    messages: Vec<Message>,
-    tags: Vec<Tag>,
+    entries: Vec<Entry>,
     runs: Runs,
     uncallable: bool,
 }
@@ -52,7 +46,7 @@ pub(crate) struct Run {
     pub(crate) len: usize,
 }
 
-/// A message by itself.
+/// A message on its way.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) message: Message,
@@ -111,15 +105,15 @@ pub(crate) struct LaneId {
 }
 
 impl Collected {
-    /// Notes a message that is about to be [pushed](Self::push).
-    pub(crate) fn place(&mut self, tag: Tag) {
+    pub(crate) fn push(
+        &mut self,
+        message: Message,
+        tag: Tag,
+        tenure: &Arc<Tenure>,
+        page: &Arc<Page>,
+    ) {
         self.uncallable |= tag.route == Route::Unroutable;
-        self.tags.push(tag);
-    }
-
-    /// Adds the next of the messages that were [placed](Self::place).
-    pub(crate) fn push(&mut self, message: Message, tenure: &Arc<Tenure>, page: &Arc<Page>) {
-        self.messages.push(message);
+        self.entries.push(Entry { message, tag });
         match self.runs.last_mut() {
             Some(run) if Arc::ptr_eq(&run.page, page) => run.len += 1,
             _ => {
@@ -131,32 +125,21 @@ impl Collected {
 
     /// Takes out what was collected, if anything was.
     pub(crate) fn take(&mut self, pulled_at: Instant) -> Option<Chunk> {
-        if self.messages.is_empty() {
+        if self.entries.is_empty() {
             return None;
         }
-        debug_assert_eq!(self.messages.len(), self.tags.len());
+        let mut entries = Vec::with_capacity(self.entries.len());
+        entries.append(&mut self.entries);
         let mut runs = std::mem::take(&mut self.runs);
         runs.reverse();
-        Some(Chunk {
-            messages: moved(&mut self.messages),
-            tags: moved(&mut self.tags),
-            runs,
-            pulled_at,
-            callable: !std::mem::take(&mut self.uncallable),
-        })
+        let callable = !std::mem::take(&mut self.uncallable);
+        Some(Chunk { entries: entries.into_iter(), runs, pulled_at, callable })
     }
-}
-
-/// All of them in memory of its own, of the right size.
-fn moved<T>(all: &mut Vec<T>) -> IntoIter<T> {
-    let mut moved = Vec::with_capacity(all.len());
-    moved.append(all);
-    moved.into_iter()
 }
 
 impl Chunk {
     pub(crate) fn len(&self) -> usize {
-        self.messages.len()
+        self.entries.len()
     }
 
     /// Takes out the next run; its entries are the caller's to take.
@@ -169,37 +152,19 @@ impl Chunk {
         self.runs.push(run);
     }
 
-    /// The next message and its tag.
-    pub(crate) fn first(&self) -> Option<(&Message, &Tag)> {
-        Some((self.messages.as_slice().first()?, self.tags.as_slice().first()?))
+    /// The next entry.
+    pub(crate) fn first(&self) -> Option<&Entry> {
+        self.entries.as_slice().first()
     }
 
-    /// Takes out the next message.
-    pub(crate) fn take_first(&mut self) -> Option<Entry> {
-        Some(Entry { message: self.messages.next()?, tag: self.tags.next()? })
-    }
-
-    /// Moves the next messages behind those.
-    pub(crate) fn move_to(
-        &mut self,
-        messages: &mut Vec<Message>,
-        tags: &mut Vec<Tag>,
-        count: usize,
-    ) {
-        messages.extend(self.messages.by_ref().take(count));
-        tags.extend(self.tags.by_ref().take(count));
-    }
-
-    /// Drops the next messages.
-    pub(crate) fn skip(&mut self, count: usize) {
-        self.messages.by_ref().take(count).for_each(drop);
-        self.tags.by_ref().take(count).for_each(drop);
+    /// Takes out the next entries.
+    pub(crate) fn take(&mut self, count: usize) -> impl Iterator<Item = Entry> {
+        self.entries.by_ref().take(count)
     }
 
     /// Cuts off the first `messages`; the rest stays.
     pub(crate) fn split_front(&mut self, messages: usize) -> Self {
-        let (mut front, mut tags) = (Vec::with_capacity(messages), Vec::with_capacity(messages));
-        self.move_to(&mut front, &mut tags, messages);
+        let entries: Vec<_> = self.take(messages).collect();
         let mut runs = Runs::new();
         let mut left = messages;
         while left > 0 {
@@ -215,7 +180,7 @@ impl Chunk {
         }
         runs.reverse();
         let (pulled_at, callable) = (self.pulled_at, self.callable);
-        Self { messages: front.into_iter(), tags: tags.into_iter(), runs, pulled_at, callable }
+        Self { entries: entries.into_iter(), runs, pulled_at, callable }
     }
 
     /// Drops the messages of tenures that have ended; returns how many.
@@ -224,17 +189,17 @@ impl Chunk {
             return 0;
         }
         let before = self.len();
-        let (mut messages, mut tags) = (Vec::new(), Vec::new());
-        let mut runs = std::mem::take(&mut self.runs);
-        for run in runs.iter().rev() {
+        let mut kept = Vec::new();
+        for run in self.runs.iter().rev() {
+            let entries = self.entries.by_ref().take(run.len);
             if ended(&run.tenure) {
-                self.skip(run.len);
+                entries.for_each(drop);
             } else {
-                self.move_to(&mut messages, &mut tags, run.len);
+                kept.extend(entries);
             }
         }
-        runs.retain(|run| !ended(&run.tenure));
-        (self.messages, self.tags, self.runs) = (messages.into_iter(), tags.into_iter(), runs);
+        self.runs.retain(|run| !ended(&run.tenure));
+        self.entries = kept.into_iter();
         before - self.len()
     }
 }
@@ -288,24 +253,23 @@ mod tests {
             let page = Arc::default();
             for bit in 0..len {
                 let message = Message::new(queue, Offset::new(u64::from(bit)).unwrap());
-                chunk.place(Tag::new(Route::NoKey, bit));
-                chunk.push(message, &tenure, &page);
+                chunk.push(message, Tag::new(Route::NoKey, bit), &tenure, &page);
             }
         }
         chunk.take(crate::time::Clock.now()).unwrap()
     }
 
     fn shape(chunk: &Chunk) -> (Vec<(u32, u64)>, Vec<usize>) {
-        let place = |message: &Message| (message.queue().index(), message.offset().get());
+        let place = |entry: &Entry| (entry.message.queue().index(), entry.message.offset().get());
         (
-            chunk.messages.as_slice().iter().map(place).collect(),
+            chunk.entries.as_slice().iter().map(place).collect(),
             chunk.runs.iter().rev().map(|run| run.len).collect(),
         )
     }
 
     #[test]
-    fn a_message_travels_with_little_more_than_itself() {
-        assert_eq!(size_of::<Tag>(), 16);
+    fn an_entry_is_little_more_than_its_message() {
+        assert_eq!(size_of::<Entry>(), size_of::<Message>() + 16);
     }
 
     #[test]

@@ -26,8 +26,8 @@ use crate::bug::bug;
 /// See the module's description.
 pub(crate) struct Router {
     ways: Vec<Way>,
-    /// The ways of the messages that are about to come.
-    placed: Vec<usize>,
+    /// Where the messages that are about to come go.
+    placed: Vec<(usize, Tag)>,
     overflowing: usize,
     /// Messages collected since the last flush.
     collected: usize,
@@ -76,8 +76,7 @@ impl Router {
     /// Notes where a registered message goes; [`collect`](Self::collect) brings it.
     pub(crate) fn place(&mut self, target: Target, bit: u16) {
         let Target { way, route, extra } = target;
-        self.ways[way].collected.place(Tag { extra, ..Tag::new(route, bit) });
-        self.placed.push(way);
+        self.placed.push((way, Tag { extra, ..Tag::new(route, bit) }));
     }
 
     /// Collects messages for their shards: those that were [placed](Self::place) since the last time,
@@ -93,8 +92,8 @@ impl Router {
         self.collected += self.placed.len();
         let mut placed = self.placed.drain(..);
         messages.for_each(|message| {
-            let way = placed.next().expect("each message was placed");
-            self.ways[way].collected.push(message, tenure, page);
+            let (way, tag) = placed.next().expect("each message was placed");
+            self.ways[way].collected.push(message, tag, tenure, page);
         });
     }
 

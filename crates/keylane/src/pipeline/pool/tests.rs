@@ -47,8 +47,7 @@ impl Rig {
             let bit = tracker.register(offset, 0, now);
             let tag = Tag::new(Route::NoKeyOfQueue, bit);
             let message = Message::new(queue, offset);
-            chunk.place(tag);
-            chunk.push(message, &tenure, tracker.page());
+            chunk.push(message, tag, &tenure, tracker.page());
         }
         self.cells[slot].shard.lock().offer(chunk.take(now).unwrap());
     }

@@ -9,7 +9,7 @@ use keylane_source::{DeadLetterReason, Message};
 use super::lane::Held;
 use crate::bug::bug;
 use crate::outcome::{BatchOutcome, Handled, Outcome};
-use crate::pipeline::chunk::{Chunk, Entry, LaneId, LaneName, Run, Tag};
+use crate::pipeline::chunk::{Entry, LaneId, LaneName, Run, Tag};
 use crate::sync::{AtomicUsize, Ordering};
 use crate::ticket::TicketId;
 
@@ -51,13 +51,23 @@ impl Call {
         self.tags.push(entry.tag);
     }
 
-    /// Adds the next `messages` of a chunk, all of one run.
-    pub(super) fn append(&mut self, chunk: &mut Chunk, messages: usize, run: &Run) {
+    /// Adds `messages` entries of a run at once.
+    pub(super) fn append(
+        &mut self,
+        entries: impl Iterator<Item = Entry>,
+        messages: usize,
+        run: &Run,
+    ) {
         match self.runs.last_mut() {
             Some(last) if Arc::ptr_eq(&last.page, &run.page) => last.len += messages,
             _ => self.runs.push(Run { len: messages, ..run.clone() }),
         }
-        chunk.move_to(&mut self.messages, &mut self.tags, messages);
+        self.messages.reserve(messages);
+        self.tags.reserve(messages);
+        entries.for_each(|Entry { message, tag }| {
+            self.messages.push(message);
+            self.tags.push(tag);
+        });
     }
 
     pub(super) fn push_held(&mut self, held: Held) {

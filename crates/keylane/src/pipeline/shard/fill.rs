@@ -131,12 +131,12 @@ impl Shard {
         while call.len() < self.pace {
             let Some(mut run) = chunk.take_run() else { return false };
             if !run.tenure.admits(now) {
-                chunk.skip(run.len);
+                chunk.take(run.len).for_each(drop);
                 continue;
             }
             if self.lanes.is_empty() && chunk.callable && !self.settings.one_lane {
                 let taken = run.len.min(self.pace - call.len());
-                call.append(chunk, taken, &run);
+                call.append(chunk.take(taken), taken, &run);
                 run.len -= taken;
             } else {
                 self.fill_one_by_one(chunk, &mut run, now, call, out);
@@ -159,11 +159,11 @@ impl Shard {
         out: &mut Effects,
     ) {
         while run.len > 0 && call.len() < self.pace {
-            let Some((message, tag)) = chunk.first() else { return };
+            let Some(Entry { message, tag }) = chunk.first() else { return };
             if !self.joins(call, || tag.lane(message, &run.tenure)) {
                 return;
             }
-            let Some(entry) = chunk.take_first() else { return };
+            let Some(entry) = chunk.take(1).next() else { return };
             run.len -= 1;
             self.admit(entry, run, now, call, out);
         }

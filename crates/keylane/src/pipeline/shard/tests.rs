@@ -81,8 +81,7 @@ impl Rig {
                 Message::new(tenure.queue, offset).with_key(Bytes::copy_from_slice(key.as_bytes()));
             let bit = tracker.register(offset, 0, self.now);
             let tag = Tag::new(route, bit);
-            chunk.place(tag);
-            chunk.push(message, tenure, tracker.page());
+            chunk.push(message, tag, tenure, tracker.page());
         }
         self.shard.offer(chunk.take(self.now).unwrap());
     }
