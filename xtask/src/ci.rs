@@ -57,7 +57,7 @@ const STAGES: [Stage; 17] = [
     Stage { name: "load", what: "the load generator, its JSON checked", run: load::run },
     Stage { name: "benches", what: "benchmarks compile and run once", run: benches::run },
     Stage { name: "loom", what: "models of what threads share", run: loom::run },
-    Stage { name: "sim", what: "the simulator, drawn seeds and the corpus", run: sim::run },
+    Stage { name: "sim", what: "the simulator: the corpus, and other seeds", run: sim::run },
     Stage { name: "planted bugs", what: "each is found", run: planted::run },
     Stage { name: "crash", what: "kill -9 and restart", run: crash::run },
     Stage { name: "fuzz", what: "parsers of foreign bytes", run: fuzz::run },

@@ -37,6 +37,8 @@ pub(crate) struct Stopping {
     /// How long that was when it was asked for.
     allowed: Duration,
     settling: bool,
+    /// The shards were told that the gate is closed.
+    told: bool,
     dropped: u64,
     abandoned: Vec<Abandoned>,
 }
@@ -66,6 +68,10 @@ impl Coordinator {
         if !stopping.settling && (idle || now >= stopping.drain_until()) {
             stopping.settling = true;
             self.shared.gate.move_to(GateState::Closed);
+        }
+        // A listener's stop closes the gate too, also while the shards are draining.
+        let closed = self.shared.gate.state() == GateState::Closed;
+        if closed && !std::mem::replace(&mut stopping.told, closed) {
             self.shards.iter().for_each(|cell| cell.nudge());
         }
         let (settling, deadline) = (stopping.settling, stopping.deadline);
@@ -109,9 +115,15 @@ impl Coordinator {
                 cell.nudge();
             }
         }
-        let (settling, abandoned) = (false, Vec::new());
-        self.stopping =
-            Some(Stopping { began_at: now, deadline, allowed, settling, dropped, abandoned });
+        self.stopping = Some(Stopping {
+            began_at: now,
+            deadline,
+            allowed,
+            settling: false,
+            told: false,
+            dropped,
+            abandoned: Vec::new(),
+        });
     }
 
     fn is_stored(&mut self, slot: usize) -> bool {
