@@ -64,6 +64,7 @@ struct Queue {
     epochs: HashMap<u32, Epoch>,
     stored: u64,
     asked: u64,
+    /// By the owner, behind the prefix. What an owner before it had finished there comes again.
     finished: BTreeSet<u64>,
     /// Everything below is finished.
     prefix: u64,
@@ -148,7 +149,8 @@ impl Judge<'_> {
         } else if !queue.epochs.is_empty() {
             self.handed.otherwise += 1;
         }
-        queue.owner = Some(member);
+        (queue.owner, queue.prefix) = (Some(member), start);
+        queue.finished.clear();
         let queue_id = self.topic[index as usize];
         let epoch = Epoch(self.recorder.epoch(queue_id).0 + 1);
         queue.epochs.insert(member, epoch);
@@ -262,6 +264,33 @@ mod tests {
         let lines = [&FIRST[..3], &["released 1 0", "starts 2 0 0 0"]].concat();
         let error = told(&lines).unwrap_err();
         assert!(error.contains("begins elsewhere than the last one has ended"), "{error}");
+    }
+
+    #[test]
+    fn what_an_earlier_owner_had_finished_behind_an_unfinished_message_is_not_finished() {
+        let lines = [
+            "starts 1 0 - 0",
+            "begin 1 0 101 1 b",
+            "done 1 0 101",
+            "asked 1 0 0",
+            "stored 1 0 0",
+            "released 1 0",
+            "starts 2 0 0 0",
+            "begin 2 0 201 0 a",
+            "done 2 0 201",
+            "asked 2 0 1",
+            "stored 2 0 1",
+            "released 2 0",
+            "starts 3 0 1 1",
+            "begin 3 0 301 1 b",
+            "done 3 0 301",
+            "asked 3 0 2",
+            "stored 3 0 2",
+            "stopped 3",
+        ];
+        let (handed, verdict) = told(&lines).unwrap();
+        verdict.assert_clean();
+        assert_eq!((handed.in_peace, verdict.duplicates), (2, 1));
     }
 
     #[test]
