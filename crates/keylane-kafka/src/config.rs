@@ -156,9 +156,9 @@ impl KafkaSourceBuilder {
     /// Whether the headers of messages are read. Default: they are.
     ///
     /// librdkafka takes a message's headers apart when they are first asked for, in memory that it
-    /// allocates for that, also where there are none. Without them a small message costs 5
-    /// to 21 % less CPU (`docs/performance.md`); [`Message::headers`](keylane_source::Message::headers)
-    /// is empty, and so is a dead letter's copy of them.
+    /// allocates for that, also where there are none. Without them a small message costs 5 to 21 %
+    /// less CPU (`docs/performance.md`); then [`Message::headers`](keylane_source::Message::headers)
+    /// is empty, and a dead letter has none of the message's headers.
     #[must_use]
     pub fn headers(mut self, read: bool) -> Self {
         self.headers = read;

@@ -4,9 +4,9 @@
 //!    dropped: what was never handed to a shard comes again after a restart.
 //! 2. **Draining.** The shards handle what is in their channels and end; lanes in back-off are
 //!    dropped. Polling goes on: the group must not throw us out before we have committed.
-//! 3. **Settling**, when all shards have ended, or a reserve before the deadline: no call begins any
-//!    more, those that run still count, and what is finished is committed until everything is
-//!    stored or the deadline comes.
+//! 3. **Settling**, when all shards have ended, a listener has asked for the stop, or a reserve
+//!    before the deadline: no call begins any more, those that run still count, and what is finished
+//!    is committed until everything is stored or the deadline comes.
 //! 4. **Closing.** All tenures are fenced, and what is not stored is committed a last time. Then the
 //!    source is closed, whatever that commit's fate.
 
@@ -37,8 +37,6 @@ pub(crate) struct Stopping {
     /// How long that was when it was asked for.
     allowed: Duration,
     settling: bool,
-    /// The shards were told that the gate is closed.
-    told: bool,
     dropped: u64,
     abandoned: Vec<Abandoned>,
 }
@@ -65,13 +63,11 @@ impl Coordinator {
             self.shards.iter().all(|cell| cell.has_exited() || bug!("commit_before_shards"));
         let idle = ended && !self.shards.iter().any(|cell| cell.shard.lock().has_outside());
         let stopping = self.stopping.as_mut()?;
-        if !stopping.settling && (idle || now >= stopping.drain_until()) {
+        // A listener's stop closes the gate itself, also while the shards are draining.
+        let closed = self.shared.gate.state() == GateState::Closed;
+        if !stopping.settling && (idle || closed || now >= stopping.drain_until()) {
             stopping.settling = true;
             self.shared.gate.move_to(GateState::Closed);
-        }
-        // A listener's stop closes the gate too, also while the shards are draining.
-        let closed = self.shared.gate.state() == GateState::Closed;
-        if closed && !std::mem::replace(&mut stopping.told, closed) {
             self.shards.iter().for_each(|cell| cell.nudge());
         }
         let (settling, deadline) = (stopping.settling, stopping.deadline);
@@ -115,15 +111,9 @@ impl Coordinator {
                 cell.nudge();
             }
         }
-        self.stopping = Some(Stopping {
-            began_at: now,
-            deadline,
-            allowed,
-            settling: false,
-            told: false,
-            dropped,
-            abandoned: Vec::new(),
-        });
+        let (settling, abandoned) = (false, Vec::new());
+        self.stopping =
+            Some(Stopping { began_at: now, deadline, allowed, settling, dropped, abandoned });
     }
 
     fn is_stored(&mut self, slot: usize) -> bool {
