@@ -8,7 +8,7 @@ mod rocketmq;
 mod topic;
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 use std::time::Duration;
@@ -131,6 +131,15 @@ impl Place {
         .map_err(|error| self.failed("stop", error))
     }
 
+    /// Throws away what it stored; its jars and its logs stay. It must not run.
+    pub(crate) fn empty(&self) -> Ended {
+        match self.broker {
+            Broker::Kafka => kafka::empty(&self.folder),
+            Broker::Rocketmq => rocketmq::empty(&self.folder),
+        }
+        .map_err(|error| self.failed("empty", error))
+    }
+
     /// The one that runs, if one does.
     pub(crate) fn status(&self) -> Ended<Option<Running>> {
         match self.broker {
@@ -164,5 +173,15 @@ impl Broker {
             Self::Kafka => "kafka",
             Self::Rocketmq => "rocketmq",
         }
+    }
+}
+
+/// Removes a folder, unless there is none.
+fn remove(folder: &Path) -> Result<(), String> {
+    match std::fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(format!("remove {}: {error}", folder.display()))
+        }
+        _ => Ok(()),
     }
 }

@@ -17,7 +17,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::maven;
+use super::{maven, remove};
 
 const POM: &str = include_str!("kafka/pom.xml");
 const PROPERTIES: &str = include_str!("kafka/server.properties");
@@ -100,6 +100,23 @@ pub(crate) fn down(dir: &Path) -> Result<(), String> {
     fs::remove_file(Folder(dir.to_owned()).pid_file()).map_err(|e| format!("forget the pid: {e}"))
 }
 
+/// Throws away what the stopped broker of `dir` stored. Its configuration goes first: without it
+/// [`up`] formats the folder anew.
+///
+/// # Errors
+///
+/// It could not be removed.
+pub(crate) fn empty(dir: &Path) -> Result<(), String> {
+    let folder = Folder(dir.to_owned());
+    match fs::remove_file(folder.properties()) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            return Err(format!("remove {}: {error}", folder.properties().display()));
+        }
+        _ => {}
+    }
+    remove(&folder.data())
+}
+
 /// The broker that runs in `dir`, if one does.
 ///
 /// # Errors
@@ -164,6 +181,10 @@ impl Folder {
         self.0.join("tls.p12")
     }
 
+    fn data(&self) -> PathBuf {
+        self.0.join("data")
+    }
+
     fn certificate(&self) -> PathBuf {
         self.0.join("tls.pem")
     }
@@ -181,7 +202,7 @@ impl Folder {
             .replace("{controller}", &controller.to_string())
             .replace("{keystore}", &self.keystore().display().to_string())
             .replace("{password}", PASSWORD)
-            .replace("{data}", &self.0.join("data").display().to_string());
+            .replace("{data}", &self.data().display().to_string());
         fs::write(self.0.join("new.properties"), text).map_err(|e| format!("write: {e}"))?;
         let mut format = jars.java(128);
         format.current_dir(&self.0);

@@ -14,7 +14,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::maven;
+use super::{maven, remove};
 
 const POM: &str = include_str!("rocketmq/pom.xml");
 const NAMESRV_PROPERTIES: &str = include_str!("rocketmq/namesrv.properties");
@@ -90,6 +90,15 @@ pub(crate) fn down(dir: &Path) -> Result<(), String> {
     let folder = Folder(dir.to_owned());
     folder.stop(BROKER, "-TERM")?;
     folder.stop(NAME_SERVER, "-TERM")
+}
+
+/// Throws away what the stopped broker of `dir` stored.
+///
+/// # Errors
+///
+/// It could not be removed.
+pub(crate) fn empty(dir: &Path) -> Result<(), String> {
+    remove(&dir.join("store"))
 }
 
 /// Kills the broker of `dir` as a crash would. [`up`] starts it again.
