@@ -41,12 +41,20 @@ pub enum Event {
     LockLost { queue: QueueId },
     /// The group takes a queue away: what runs is awaited.
     Revoking { queue: QueueId },
-    /// A queue was given back.
-    Revoked { queue: QueueId, watermark: Option<Watermark>, unfinished: u64 },
+    /// A queue was given back. Everything below `watermark` is finished; `committed` is below it
+    /// where the last commit was not acknowledged in time. `unfinished` are the messages that were
+    /// pulled and not finished, those that waited for budget among them: they come again at the
+    /// next owner.
+    Revoked {
+        queue: QueueId,
+        watermark: Option<Watermark>,
+        committed: Option<Watermark>,
+        unfinished: u64,
+    },
     /// The bound of a revoke passed while this call was running; what it does is not counted any
     /// more, and may overlap with the queue's next owner.
     RevokeTimedOut { queue: QueueId, shard: usize, offset: Offset, key: ShownKey },
-    /// A queue is gone without a hand-over.
+    /// A queue is gone without a hand-over; `unfinished` as of [`Revoked`](Self::Revoked).
     Lost { queue: QueueId, unfinished: u64 },
     /// A queue's epoch ended without the queue being taken away.
     Reset { queue: QueueId, cause: ResetCause },
@@ -148,9 +156,14 @@ impl fmt::Display for Event {
             Self::LockRefused { queue, error: Some(error) } => write!(f, "{queue}: lock: {error}"),
             Self::LockLost { queue } => write!(f, "{queue}: its lock is lost"),
             Self::Revoking { queue } => write!(f, "{queue}: is being taken away"),
-            Self::Revoked { queue, watermark, unfinished } => {
+            Self::Revoked { queue, watermark, committed, unfinished } => {
                 write!(f, "{queue}: given back at ")?;
                 shown(f, *watermark)?;
+                match committed {
+                    committed if committed >= watermark => {}
+                    None => f.write_str(", nothing committed")?,
+                    Some(committed) => write!(f, ", committed at {committed}")?,
+                }
                 write!(f, ", {unfinished} unfinished")
             }
             Self::RevokeTimedOut { queue, shard, offset, key } => write!(

@@ -156,12 +156,13 @@ impl fmt::Display for Health {
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct StopReport {
-    /// Per queue, in order of name.
+    /// Per queue that was assigned, in order of name: also those that had ended with an error, or
+    /// waited to be read.
     pub queues: Vec<QueueReport>,
     /// The messages whose listener calls were still running when the deadline came.
     pub abandoned: Vec<Abandoned>,
     /// Messages that were pulled and never handed to a listener, or not finished by it: they are
-    /// delivered again after a restart.
+    /// delivered again after a restart. The sum of what the queues have.
     pub unfinished: u64,
     /// What [`Source::close`](keylane_source::Source::close) said, if it failed.
     pub close_error: Option<String>,
@@ -179,11 +180,19 @@ pub struct QueueReport {
     pub watermark: Option<Watermark>,
     /// What the broker has acknowledged as committed.
     pub committed: Option<Watermark>,
+    /// Messages that were pulled and never handed to a listener, or not finished by it.
+    pub unfinished: u64,
     /// Messages at or above the watermark that were finished all the same: a restart delivers them
     /// again.
     pub finished_above: u64,
-    /// Why the last commit failed, if it did.
+    /// Why the watermark is not committed, if it is not and should be: the last commit failed or was
+    /// not answered, or the queue had ended with an error before.
     pub commit_error: Option<String>,
+    /// Why the queue was not being read, if it was not: it had ended with an error, or waited for its
+    /// lock or for its committed offset. The other numbers are those of when it was read last; what
+    /// a queue has finished that has lost its lock since is not this consumer's to commit, and comes
+    /// again.
+    pub not_read: Option<String>,
 }
 
 /// A message whose listener call had not returned when the deadline came.
@@ -203,7 +212,7 @@ pub struct Abandoned {
 }
 
 impl StopReport {
-    /// Whether every queue's watermark was acknowledged as committed.
+    /// Whether every queue's watermark was acknowledged as committed, where it should have been.
     pub fn all_committed(&self) -> bool {
         self.queues.iter().all(|queue| queue.commit_error.is_none())
     }
@@ -220,9 +229,17 @@ impl fmt::Display for StopReport {
                  running for {running_for:.1?} and was left behind"
             )?;
         }
-        for queue in self.queues.iter() {
-            if let Some(error) = &queue.commit_error {
-                write!(f, "; commit {}: {error}", queue.queue)?;
+        for QueueReport { queue, committed, unfinished, commit_error, not_read, .. } in &self.queues
+        {
+            if let Some(why) = not_read {
+                write!(f, "; {queue} was not read: {why}, {unfinished} unfinished, ")?;
+                match committed {
+                    None => f.write_str("nothing committed")?,
+                    Some(committed) => write!(f, "committed at {committed}")?,
+                }
+            }
+            if let Some(error) = commit_error {
+                write!(f, "; commit {queue}: {error}")?;
             }
         }
         match &self.close_error {

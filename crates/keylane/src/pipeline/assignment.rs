@@ -16,7 +16,7 @@ use keylane_source::{
 };
 
 use super::coordinator::Coordinator;
-use super::queue::{Closing, Lock, Queue, Reading, Stage};
+use super::queue::{Closing, Left, Lock, Queue, Reading, Stage};
 use super::tenure::{Phase, Tenure};
 use crate::bug::bug;
 use crate::config::OutOfRange;
@@ -156,7 +156,7 @@ impl Coordinator {
             if !bug!("revoke_keeps_budget") {
                 self.budget.release(&mut reading.used, used.messages, used.bytes);
             }
-            reading.stash = Vec::new().into_iter();
+            reading.drop_stash();
             reading.tenure.epoch
         });
         self.router.drop_ended(|tenure| Some(tenure.epoch) == epoch);
@@ -204,7 +204,7 @@ impl Coordinator {
     pub(super) fn lost(&mut self, id: QueueId) {
         let Some(slot) = self.slot(id) else { return self.forget(id) };
         self.end_epoch(slot, Phase::Fenced);
-        let unfinished = self.queues[slot].reading.as_ref().map_or(0, Reading::unfinished);
+        let unfinished = self.queues[slot].has_left().unfinished;
         self.gone(slot);
         self.shared.report_later(Event::Lost { queue: id, unfinished });
     }
@@ -267,14 +267,15 @@ impl Coordinator {
     /// the reset.
     fn reset_closing(&mut self, slot: usize, cause: ResetCause) {
         let queue = &mut self.queues[slot];
-        if let Some(reading) = queue.reading.take() {
+        if let Some(reading) = &queue.reading {
             reading.tenure.move_to(Phase::Fenced);
+            queue.end_reading_at_reset();
             self.shared.report_later(Event::Reset { queue: queue.id, cause });
         }
     }
 
     fn look_up_again(&mut self, source: &mut dyn Source, slot: usize, now: Instant) {
-        self.queues[slot].reading = None;
+        self.queues[slot].end_reading_at_reset();
         self.set_stage(slot, Stage::LookingUp { again_at: Some(now), failures: 0 });
         source.pause(self.queues[slot].id);
     }
@@ -299,7 +300,8 @@ impl Coordinator {
     ) {
         let queue = &mut self.queues[slot];
         let id = queue.id;
-        (queue.stage, queue.reading) = (Stage::Failed(error.clone()), None);
+        queue.stage = Stage::Failed(error.clone());
+        queue.end_reading();
         // Somebody else may do better. Where something is still under way, the lock expires.
         let free = queue.lock.take().is_some() && busy.is_empty();
         if let Some(locks) = source.locks().filter(|_| free && !queue.committer.is_under_way()) {
@@ -375,7 +377,8 @@ impl Coordinator {
     fn lock_lost(&mut self, source: &mut dyn Source, slot: usize, now: Instant) {
         self.end_epoch(slot, Phase::Fenced);
         let queue = &mut self.queues[slot];
-        (queue.reading, queue.lock) = (None, None);
+        queue.end_reading();
+        queue.lock = None;
         let id = queue.id;
         self.shared.report_later(Event::LockLost { queue: id });
         if matches!(self.queues[slot].stage, Stage::Closing(_)) {
@@ -488,13 +491,14 @@ impl Coordinator {
         let free = !closing.timed_out && !queue.committer.is_under_way();
         let free = free || bug!("release_lock_under_call");
         let (id, locked) = (queue.id, queue.lock.is_some());
-        let unfinished = queue.reading.as_ref().map_or(0, Reading::unfinished);
+        let (Left { watermark, unfinished, .. }, committed) =
+            (queue.has_left(), queue.committer.acknowledged());
         self.gone(slot);
         if let Some(locks) = source.locks().filter(|_| locked && free) {
             locks.release(&[id]);
         }
         source.release(id);
-        self.shared.report_later(Event::Revoked { queue: id, watermark, unfinished });
+        self.shared.report_later(Event::Revoked { queue: id, watermark, committed, unfinished });
     }
 
     /// The bound has come, or everything has ended: nothing counts any more.

@@ -17,6 +17,8 @@ pub(crate) struct Queue {
     pub(crate) id: QueueId,
     pub(crate) stage: Stage,
     pub(crate) reading: Option<Reading>,
+    /// What the last tenure has left, where no other has followed.
+    pub(crate) left: Left,
     pub(crate) committer: Committer,
     pub(crate) end: EndOffset,
     /// Stands in the list of queues that may have something to commit.
@@ -151,6 +153,8 @@ pub(crate) struct Reading {
     pub(crate) seen: (u64, u64),
     /// What a fetch brought and the budget had no room for.
     pub(crate) stash: IntoIter<Message>,
+    /// How many messages of it were dropped at the end.
+    dropped: u64,
     /// The position behind the stash.
     pub(crate) stash_position: Position,
     /// The source was told to pause the queue.
@@ -159,12 +163,24 @@ pub(crate) struct Reading {
     pub(crate) held: Option<(Instant, bool)>,
 }
 
+/// How far a tenure has come.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Left {
+    /// Everything below is finished; `None` where nothing was read.
+    pub(crate) watermark: Option<Watermark>,
+    /// See [`Reading::unfinished`].
+    pub(crate) unfinished: u64,
+    /// Finished, and not below the watermark.
+    pub(crate) finished_above: u64,
+}
+
 impl Queue {
     pub(crate) fn new(id: QueueId) -> Self {
         Self {
             id,
             stage: Stage::Gone,
             reading: None,
+            left: Left::default(),
             committer: Committer::new(id, None),
             end: EndOffset::Unknown,
             dirty: false,
@@ -195,6 +211,27 @@ impl Queue {
     pub(crate) fn watermark(&mut self) -> Option<Watermark> {
         Some(self.reading.as_mut()?.tracker.as_mut()?.watermark())
     }
+
+    /// How far its tenure has come, or its last one.
+    pub(crate) fn has_left(&mut self) -> Left {
+        let watermark = self.watermark();
+        let Some(reading) = &self.reading else { return self.left };
+        let above = |tracker: &Tracker| tracker.span() - tracker.unfinished();
+        let finished_above = reading.tracker.as_ref().map_or(0, above);
+        Left { watermark, unfinished: reading.unfinished(), finished_above }
+    }
+
+    /// Nothing of its tenure is committed any more; what that has left is remembered.
+    pub(crate) fn end_reading(&mut self) {
+        self.left = self.has_left();
+        self.reading = None;
+    }
+
+    /// The same, where the offsets mean something else by now.
+    pub(crate) fn end_reading_at_reset(&mut self) {
+        self.end_reading();
+        self.left.watermark = None;
+    }
 }
 
 impl Reading {
@@ -210,15 +247,23 @@ impl Reading {
             used: Used::default(),
             seen: (0, 0),
             stash: IntoIter::default(),
+            dropped: 0,
             stash_position: Position::ZERO,
             paused: false,
             held: None,
         }
     }
 
-    /// Messages pulled and not finished, those in the stash among them.
+    /// Messages pulled and not finished, those in the stash among them, also after its end.
     pub(crate) fn unfinished(&self) -> u64 {
-        self.tracker.as_ref().map_or(0, Tracker::unfinished) + self.stash.len() as u64
+        let registered = self.tracker.as_ref().map_or(0, Tracker::unfinished);
+        registered + self.stash.len() as u64 + self.dropped
+    }
+
+    /// What waits for budget will come again, elsewhere or later.
+    pub(crate) fn drop_stash(&mut self) {
+        self.dropped += self.stash.len() as u64;
+        self.stash = IntoIter::default();
     }
 }
 

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use keylane_source::{Source, SourceError, SourceEvent};
 
 use super::coordinator::{Coordinator, Step};
-use super::queue::Reading;
+use super::queue::{Left, Queue, Stage};
 use super::shared::{GateState, StopAsked};
 use super::tenure::Phase;
 use crate::bug::bug;
@@ -37,7 +37,6 @@ pub(crate) struct Stopping {
     /// How long that was when it was asked for.
     allowed: Duration,
     settling: bool,
-    dropped: u64,
     abandoned: Vec<Abandoned>,
 }
 
@@ -95,12 +94,10 @@ impl Coordinator {
         now: Instant,
     ) {
         self.shared.report_later(Event::Stopping { reason });
-        let mut dropped = 0;
         for queue in &mut self.queues {
             let Some(reading) = &mut queue.reading else { continue };
             source.pause(queue.id);
-            dropped += reading.stash.len() as u64;
-            reading.stash = Vec::new().into_iter();
+            reading.drop_stash();
         }
         self.router.drop_ended(|_| true);
         self.shared.signals.attend(true);
@@ -112,8 +109,7 @@ impl Coordinator {
             }
         }
         let (settling, abandoned) = (false, Vec::new());
-        self.stopping =
-            Some(Stopping { began_at: now, deadline, allowed, settling, dropped, abandoned });
+        self.stopping = Some(Stopping { began_at: now, deadline, allowed, settling, abandoned });
     }
 
     fn is_stored(&mut self, slot: usize) -> bool {
@@ -174,16 +170,12 @@ impl Coordinator {
         let Some(stopping) = self.stopping.take() else {
             return Err(Error::internal("closed without a stop".to_owned(), StopReport::default()));
         };
-        let mut read = Vec::from_iter(0..self.queues.len());
-        read.retain(|&slot| self.queues[slot].reading.is_some());
-        let mut queues: Vec<_> = read.into_iter().map(|slot| self.queue_report(slot)).collect();
+        let mut queues: Vec<_> = self.queues.iter_mut().filter_map(queue_report).collect();
         queues.sort_by_key(|report| report.queue);
-        let unfinished = self.queues.iter().filter_map(|queue| queue.reading.as_ref());
-        let unfinished = unfinished.map(Reading::unfinished).sum::<u64>() + stopping.dropped;
         let report = StopReport {
+            unfinished: queues.iter().map(|queue| queue.unfinished).sum(),
             queues,
             abandoned: stopping.abandoned,
-            unfinished,
             close_error: closed.err().map(|error| error.to_string()),
             took: now.saturating_duration_since(stopping.began_at),
         };
@@ -205,22 +197,33 @@ impl Coordinator {
         }
         Ok(report)
     }
+}
 
-    fn queue_report(&mut self, slot: usize) -> QueueReport {
-        let stored = self.is_stored(slot);
-        let queue = &mut self.queues[slot];
-        let watermark = queue.watermark();
-        let tracker = queue.reading.as_ref().and_then(|reading| reading.tracker.as_ref());
-        let commit_error = (!stored).then(|| match queue.committer.last_error() {
-            Some(error) => error.to_string(),
-            None => "not answered before the source was closed".to_owned(),
-        });
-        QueueReport {
-            queue: queue.id,
-            watermark,
-            committed: queue.committer.acknowledged(),
-            finished_above: tracker.map_or(0, |tracker| tracker.span() - tracker.unfinished()),
-            commit_error,
-        }
-    }
+/// How a queue that is ours ended.
+fn queue_report(queue: &mut Queue) -> Option<QueueReport> {
+    let not_read = match &queue.stage {
+        Stage::Gone => return None,
+        Stage::Reading | Stage::Closing(_) => None,
+        Stage::Locking { .. } => Some("it waited for its lock".to_owned()),
+        Stage::LookingUp { .. } => Some("it waited for its committed offset".to_owned()),
+        Stage::Failed(error) => Some(format!("it had ended: {error}")),
+    };
+    let Left { watermark, unfinished, finished_above } = queue.has_left();
+    // What a queue has finished that waits to be read again is not ours to commit.
+    let waits = matches!(queue.stage, Stage::Locking { .. } | Stage::LookingUp { .. });
+    let lags = !waits && watermark.is_some_and(|watermark| queue.committer.lags(watermark));
+    let commit_error = lags.then(|| match (queue.committer.last_error(), &queue.stage) {
+        (Some(error), _) => error.to_string(),
+        (None, Stage::Failed(_)) => "the queue ended before".to_owned(),
+        (None, _) => "not answered before the source was closed".to_owned(),
+    });
+    Some(QueueReport {
+        queue: queue.id,
+        watermark,
+        committed: queue.committer.acknowledged(),
+        unfinished,
+        finished_above,
+        commit_error,
+        not_read,
+    })
 }

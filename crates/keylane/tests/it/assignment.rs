@@ -138,8 +138,8 @@ fn a_revoke_drops_what_waits_and_gives_its_budget_back() {
     let metrics = consumer.metrics();
     assert_eq!((metrics.in_flight, metrics.in_flight_bytes, metrics.overflow), (0, 0, 0));
     let revoked = rig.events.wait_for("the end", |event| matches!(event, Event::Revoked { .. }));
-    // Of 20, a quarter is the other queue's reserve; one of the 15 was finished.
-    assert_eq!(revoked.to_string(), "it/0: given back at 1, 14 unfinished");
+    // One was finished; the others were in flight, or waited for budget.
+    assert_eq!(revoked.to_string(), "it/0: given back at 1, 39 unfinished");
 
     // Given back: it goes on behind what was committed.
     rig.script.assign(q(0));

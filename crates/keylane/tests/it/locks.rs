@@ -302,6 +302,26 @@ fn a_queue_that_ended_with_an_error_keeps_no_lock() {
 }
 
 #[test]
+fn a_queue_that_waits_for_its_lock_is_in_the_report() {
+    let rig = rig(30 * SECOND);
+    rig.script.store(q(0), watermark(0));
+    rig.script.assign(q(0));
+    rig.produce(q(0), "K");
+    let consumer = rig.builder().commit_interval(3_600 * SECOND).start(rig.done()).unwrap();
+    eventually("it is done", || consumer.metrics().succeeded == 1);
+    rig.script.answer_locks(q(0), LockAnswer::Refuse);
+    rig.script.lose_lock(q(0));
+    rig.events.wait_for("the refusal", |event| matches!(event, Event::LockRefused { .. }));
+    let report = consumer.stop(SECOND).unwrap();
+    let waits = &report.queues[0];
+    assert_eq!(waits.watermark.map(|mark| mark.get()), Some(1));
+    assert_eq!(waits.committed.map(|mark| mark.get()), Some(0));
+    // What it has finished is for the lock's next owner to do again, and no failure of this stop.
+    assert_eq!((waits.commit_error.as_deref(), waits.unfinished), (None, 0));
+    assert_eq!(waits.not_read.as_deref(), Some("it waited for its lock"));
+}
+
+#[test]
 fn locks_may_be_left_unused() {
     let rig = rig(30 * SECOND);
     rig.script.answer_locks(q(0), LockAnswer::Refuse);

@@ -118,7 +118,44 @@ fn a_fatal_error_of_one_queue_ends_that_queue_alone() {
     let reason = "it/0: ended: the topic was deleted".to_owned();
     assert_eq!(consumer.health(), Health::Degraded(vec![reason]));
     assert!(consumer.metrics().queues.iter().all(|queue| queue.queue == q(1)));
-    rig.stop(&consumer);
+    let report = rig.stop(&consumer);
+    let ended = &report.queues[0];
+    assert_eq!(ended.not_read.as_deref(), Some("it had ended: the topic was deleted"));
+    assert_eq!(
+        (ended.queue, ended.unfinished, report.queues[1].not_read.is_none()),
+        (q(0), 0, true)
+    );
+    let shown =
+        "; it/0 was not read: it had ended: the topic was deleted, 0 unfinished, committed at 1";
+    assert!(report.to_string().ends_with(shown), "{report}");
+}
+
+#[test]
+fn what_a_queue_had_done_that_ended_with_an_error_is_in_the_report() {
+    let rig = Rig::with_queues(2);
+    rig.produce_all(q(0), ["good", "good", "bad", "good", "bad", "bad"]);
+    let listener = rig.each(|message, _| match message.key() {
+        Some(b"bad") => Ok(Outcome::RetryAfter(3_600 * SECOND)),
+        _ => Ok(Outcome::Done),
+    });
+    let builder = rig.builder().in_flight_max(8).commit_interval(3_600 * SECOND);
+    let consumer = builder.start(listener).unwrap();
+    eventually("the good are done", || consumer.metrics().succeeded == 3);
+    rig.produce_all(q(0), (0..20).map(|_| "bad"));
+    eventually("the budget is full", || consumer.metrics().stashed > 0);
+    rig.script.fail_queue(q(0), SourceError::fatal("the topic was deleted"));
+    rig.events.wait_for("the end", |event| matches!(event, Event::QueueFailed { .. }));
+    let error = consumer.stop(10 * SECOND).unwrap_err();
+    let report = error.report().unwrap();
+    let ended = &report.queues[0];
+    assert_eq!(ended.watermark.map(|mark| mark.get()), Some(2));
+    assert_eq!(ended.committed.map(|mark| mark.get()), Some(0));
+    assert_eq!((ended.unfinished, ended.finished_above, report.unfinished), (23, 1, 23));
+    assert_eq!(ended.commit_error.as_deref(), Some("the queue ended before"));
+    let shown = "; it/0 was not read: it had ended: the topic was deleted, 23 unfinished, committed \
+                 at 0; commit it/0: the queue ended before";
+    assert!(error.to_string().ends_with(shown), "{error}");
+    rig.recorder.verdict_so_far().assert_clean();
 }
 
 #[test]
