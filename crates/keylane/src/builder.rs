@@ -190,7 +190,8 @@ impl<S: Source + 'static> ConsumerBuilder<S> {
         self
     }
 
-    /// How long a listener call, or a ticket, may run before it is reported as stalled. Default
+    /// How long a listener call, or a ticket, may run before it is reported as stalled, and how long a
+    /// queue may wait to be read (for its lock, or for its committed offset) before that is. Default
     /// 60 s; 1 ms to 24 h. Nothing is interrupted.
     pub fn stall_after(mut self, after: Duration) -> Self {
         self.config.stall_after = after;

@@ -65,7 +65,7 @@ impl Consumer {
 
     /// Where everything stands, in numbers.
     pub fn metrics(&self) -> Metrics {
-        self.coordinator.lock().metrics()
+        self.coordinator.lock().metrics(self.shared.clock.now())
     }
 
     /// What holds the watermarks back: for each queue with unfinished messages, the first of them.
@@ -80,7 +80,7 @@ impl Consumer {
         if self.shared.has_ended() {
             return Health::Stopped;
         }
-        self.coordinator.lock().health()
+        self.coordinator.lock().health(self.shared.clock.now())
     }
 
     /// No new listener call begins until [`resume`](Self::resume); calls under way go on, as do

@@ -85,6 +85,9 @@ pub struct QueueMetrics {
     pub span: u64,
     /// Whether the queue is paused at the source, for want of budget or span.
     pub paused: bool,
+    /// For how long it has waited to be read, for its lock or for its committed offset; `None` while
+    /// it is read.
+    pub waiting: Option<Duration>,
 }
 
 /// One shard.

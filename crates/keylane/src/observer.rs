@@ -35,6 +35,10 @@ pub enum Event {
     Started { queue: QueueId, epoch: u64, position: Option<Position> },
     /// The look-up of a queue's committed offset failed; it will be repeated.
     LookUpFailed { queue: QueueId, error: SourceError, failures: u32, again_in: Duration },
+    /// A queue that is ours has not been read for longer than the option `stall_after`, for it waits
+    /// for its lock, or for what was committed: the source has not answered, or said no each time.
+    /// Said again and again, as long as it waits.
+    NotRead { queue: QueueId, waits_for: &'static str, waiting: Duration },
     /// A queue's lock is somebody else's, or could not be asked for.
     LockRefused { queue: QueueId, error: Option<SourceError> },
     /// A queue's lock is gone: nothing more is delivered from it.
@@ -152,6 +156,9 @@ impl fmt::Display for Event {
                 f,
                 "{queue}: look up the committed offset: {error} (failure {failures}, again in {again_in:?})"
             ),
+            Self::NotRead { queue, waits_for, waiting } => {
+                write!(f, "{queue}: has waited for {waits_for} for {waiting:.1?}, and is not read")
+            }
             Self::LockRefused { queue, error: None } => write!(f, "{queue}: locked by another"),
             Self::LockRefused { queue, error: Some(error) } => write!(f, "{queue}: lock: {error}"),
             Self::LockLost { queue } => write!(f, "{queue}: its lock is lost"),

@@ -41,7 +41,8 @@ impl Coordinator {
         let before = std::mem::replace(&mut self.queues[slot], Queue::new(id));
         let Queue { dirty, unsettled, mut committer, .. } = before;
         committer.begin_epoch(None);
-        self.queues[slot] = Queue { dirty, unsettled, committer, ..Queue::new(id) };
+        let unread = Some((now, 0));
+        self.queues[slot] = Queue { dirty, unsettled, committer, unread, ..Queue::new(id) };
         self.set_stage(slot, Stage::LookingUp { again_at: None, failures: 0 });
         self.undivided = true;
         if self.config.queue_locks && source.locks().is_some() {
@@ -127,7 +128,7 @@ impl Coordinator {
         let tenure = Tenure::new(queue.id, self.epochs, slot, lock);
         queue.reading = Some(Reading::new(tenure, from, self.looks));
         queue.committer.begin_epoch(acknowledged);
-        queue.stage = Stage::Reading;
+        (queue.stage, queue.unread) = (Stage::Reading, None);
         let position = match from {
             SeekTo::Position(position) => Some(position),
             _ => None,
@@ -276,6 +277,7 @@ impl Coordinator {
 
     fn look_up_again(&mut self, source: &mut dyn Source, slot: usize, now: Instant) {
         self.queues[slot].end_reading_at_reset();
+        self.queues[slot].unread = Some((now, 0));
         self.set_stage(slot, Stage::LookingUp { again_at: Some(now), failures: 0 });
         source.pause(self.queues[slot].id);
     }
@@ -386,6 +388,7 @@ impl Coordinator {
         }
         // What came now would be thrown away.
         source.pause(id);
+        self.queues[slot].unread.get_or_insert((now, 0));
         self.set_stage(slot, Stage::Locking { again_at: Some(now) });
     }
 

@@ -1,7 +1,7 @@
 //! Answers what the handle asks: numbers, health, what holds a watermark back. Also while shards
 //! are stuck: nothing here waits for a listener.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use keylane_source::EndOffset;
 
@@ -13,7 +13,7 @@ use crate::metrics::{Latency, Metrics, QueueMetrics, ShardMetrics};
 use crate::report::{Health, Holding, HoldingState};
 
 impl Coordinator {
-    pub(crate) fn metrics(&mut self) -> Metrics {
+    pub(crate) fn metrics(&mut self, now: Instant) -> Metrics {
         let mut all = ShardStats::default();
         let mut shards = Vec::new();
         for cell in &self.shards {
@@ -29,8 +29,8 @@ impl Coordinator {
                 busy: shard.stats().busy,
             });
         }
-        let mut queues: Vec<_> =
-            self.queues.iter_mut().filter(|queue| queue.is_assigned()).map(queue_metrics).collect();
+        let assigned = self.queues.iter_mut().filter(|queue| queue.is_assigned());
+        let mut queues: Vec<_> = assigned.map(|queue| queue_metrics(queue, now)).collect();
         queues.sort_by_key(|queue| queue.queue);
         let total = self.budget.total();
         Metrics {
@@ -92,7 +92,7 @@ impl Coordinator {
         all
     }
 
-    pub(crate) fn health(&self) -> Health {
+    pub(crate) fn health(&self, now: Instant) -> Health {
         if self.stopping.is_some() {
             return Health::Stopped;
         }
@@ -100,7 +100,8 @@ impl Coordinator {
         if let Some(error) = &self.source_error {
             reasons.push(format!("the source has trouble: {error}"));
         }
-        self.queues.iter().for_each(|queue| queue_trouble(queue, &mut reasons));
+        let after = self.config.stall_after;
+        self.queues.iter().for_each(|queue| queue_trouble(queue, now, after, &mut reasons));
         reasons.extend(self.watch.stalled());
         for cell in &self.shards {
             if let (lanes @ 1.., Some(example)) = cell.shard.lock().backing_off() {
@@ -114,7 +115,7 @@ impl Coordinator {
     }
 }
 
-fn queue_metrics(queue: &mut Queue) -> QueueMetrics {
+fn queue_metrics(queue: &mut Queue, now: Instant) -> QueueMetrics {
     let watermark = queue.watermark();
     let reading = queue.reading.as_ref();
     let tracker = reading.and_then(|reading| reading.tracker.as_ref());
@@ -132,18 +133,26 @@ fn queue_metrics(queue: &mut Queue) -> QueueMetrics {
         stashed: reading.map_or(0, |reading| reading.stash.len() as u64),
         span: tracker.map_or(0, |tracker| tracker.span()),
         paused: reading.is_some_and(|reading| reading.paused),
+        waiting: queue.waits_for().map(|(_, since)| now.saturating_duration_since(since)),
     }
 }
 
-fn queue_trouble(queue: &Queue, reasons: &mut Vec<String>) {
+/// `after` that long, a queue that waits to be read is in trouble.
+fn queue_trouble(queue: &Queue, now: Instant, after: Duration, reasons: &mut Vec<String>) {
     let id = queue.id;
     match &queue.stage {
         Stage::LookingUp { failures: failures @ 1.., .. } => {
             reasons.push(format!("{id}: its committed offset could not be read, {failures} times"));
         }
-        Stage::Locking { again_at: Some(_) } => reasons.push(format!("{id}: waits for its lock")),
         Stage::Failed(error) => reasons.push(format!("{id}: ended: {error}")),
         _ => {}
+    }
+    if let Some((what, since)) = queue.waits_for() {
+        let waited = now.saturating_duration_since(since);
+        let refused = matches!(queue.stage, Stage::Locking { again_at: Some(_) });
+        if refused || waited >= after {
+            reasons.push(format!("{id}: has waited for {what} for {waited:.1?}"));
+        }
     }
     if let (failures @ 1.., Some(error)) =
         (queue.committer.failures(), queue.committer.last_error())

@@ -19,6 +19,8 @@ pub(crate) struct Queue {
     pub(crate) reading: Option<Reading>,
     /// What the last tenure has left, where no other has followed.
     pub(crate) left: Left,
+    /// Since when it has waited to be read, and how often an event has said so.
+    pub(crate) unread: Option<(Instant, u32)>,
     pub(crate) committer: Committer,
     pub(crate) end: EndOffset,
     /// Stands in the list of queues that may have something to commit.
@@ -181,6 +183,7 @@ impl Queue {
             stage: Stage::Gone,
             reading: None,
             left: Left::default(),
+            unread: None,
             committer: Committer::new(id, None),
             end: EndOffset::Unknown,
             dirty: false,
@@ -194,6 +197,16 @@ impl Queue {
     /// Whether it counts for the division of the budget.
     pub(crate) fn is_assigned(&self) -> bool {
         !matches!(self.stage, Stage::Gone | Stage::Failed(_))
+    }
+
+    /// What it waits for before it can be read, in words, and since when.
+    pub(crate) fn waits_for(&self) -> Option<(&'static str, Instant)> {
+        let what = match &self.stage {
+            Stage::Locking { .. } => "its lock",
+            Stage::LookingUp { .. } => "its committed offset",
+            Stage::Reading | Stage::Closing(_) | Stage::Failed(_) | Stage::Gone => return None,
+        };
+        Some((what, self.unread?.0))
     }
 
     /// Whether its lock is asked for again: a queue at its end needs it as long as it waits for

@@ -204,8 +204,9 @@ fn queue_report(queue: &mut Queue) -> Option<QueueReport> {
     let not_read = match &queue.stage {
         Stage::Gone => return None,
         Stage::Reading | Stage::Closing(_) => None,
-        Stage::Locking { .. } => Some("it waited for its lock".to_owned()),
-        Stage::LookingUp { .. } => Some("it waited for its committed offset".to_owned()),
+        Stage::Locking { .. } | Stage::LookingUp { .. } => {
+            queue.waits_for().map(|(what, _)| format!("it waited for {what}"))
+        }
         Stage::Failed(error) => Some(format!("it had ended: {error}")),
     };
     let Left { watermark, unfinished, finished_above } = queue.has_left();

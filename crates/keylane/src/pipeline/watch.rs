@@ -103,6 +103,23 @@ impl Coordinator {
             }
         }
         self.watch_queues(now);
+        self.watch_unread(now);
+    }
+
+    /// A queue that is ours and is not read, for too long; perhaps the source never answers.
+    fn watch_unread(&mut self, now: Instant) {
+        let after = self.config.stall_after;
+        for &slot in &self.unsettled {
+            let queue = &mut self.queues[slot];
+            let Some((waits_for, since)) = queue.waits_for() else { continue };
+            let Some((_, told)) = &mut queue.unread else { continue };
+            let waiting = now.saturating_duration_since(since);
+            if waiting >= after.saturating_mul(told.saturating_add(1)) {
+                *told += 1;
+                let queue = queue.id;
+                self.shared.report_later(Event::NotRead { queue, waits_for, waiting });
+            }
+        }
     }
 
     /// A queue that has been held back since the last look, by the same message: an event names it.

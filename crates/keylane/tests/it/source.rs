@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use keylane::source::{
-    Commit, FetchLimits, QueueId, SeekTo, Source, SourceError, SourceEvent, SourceWaker,
+    Commit, Committed, FetchLimits, QueueId, SeekTo, Source, SourceError, SourceEvent, SourceWaker,
 };
 use keylane::{Consumer, Event, Health, Outcome, listen};
 use keylane_testkit::script::Call;
@@ -170,7 +170,10 @@ fn trouble_of_one_queue_is_an_event_and_nothing_else() {
 }
 
 /// A source that does one thing: something bad, in one of its methods.
+#[derive(Default)]
 struct Bad {
+    /// A queue whose committed offset could not be read, and will not be.
+    assigns: Option<QueueId>,
     panics: bool,
     hangs: Option<Latch>,
 }
@@ -179,9 +182,16 @@ impl Source for Bad {
     fn poll(
         &mut self,
         _: FetchLimits,
-        _: Duration,
-        _: &mut Vec<SourceEvent>,
+        wait: Duration,
+        events: &mut Vec<SourceEvent>,
     ) -> Result<(), SourceError> {
+        match self.assigns.take() {
+            Some(queue) => {
+                let committed = Committed::Failed(SourceError::retryable("no answer"));
+                events.push(SourceEvent::Assigned { queue, committed });
+            }
+            None => std::thread::park_timeout(wait.min(MS)), // Its poll waits.
+        }
         if self.panics {
             std::panic::resume_unwind(Box::new("the client library has a bug"));
         }
@@ -207,7 +217,7 @@ impl Source for Bad {
 #[test]
 fn a_source_that_panics_ends_the_consumer_and_all_its_threads() {
     let events = Events::default();
-    let consumer = Consumer::builder(Bad { panics: true, hangs: None })
+    let consumer = Consumer::builder(Bad { panics: true, ..Bad::default() })
         .shards(3)
         .thread_name("badsource")
         .observer(events.clone())
@@ -226,7 +236,7 @@ fn a_source_that_panics_ends_the_consumer_and_all_its_threads() {
 #[test]
 fn a_source_that_does_not_return_is_left_behind() {
     let latch = Latch::new();
-    let consumer = Consumer::builder(Bad { panics: false, hangs: Some(latch.clone()) })
+    let consumer = Consumer::builder(Bad { hangs: Some(latch.clone()), ..Bad::default() })
         .shards(1)
         .start(listen::each(|_, _| Ok(Outcome::Done)))
         .unwrap();
@@ -240,6 +250,30 @@ fn a_source_that_does_not_return_is_left_behind() {
     );
     assert!(took < 2 * SECOND, "{took:?}");
     latch.open();
+}
+
+#[test]
+fn a_look_up_that_is_never_answered_is_seen() {
+    let events = Events::default();
+    let consumer = Consumer::builder(Bad { assigns: Some(q(0)), ..Bad::default() })
+        .shards(1)
+        .stall_after(5 * MS)
+        .observer(events.clone())
+        .start(listen::each(|_, _| Ok(Outcome::Done)))
+        .unwrap();
+    let event = events.wait_for("the wait", |event| matches!(event, Event::NotRead { .. }));
+    let waited = "it/0: has waited for its committed offset for ";
+    assert!(event.to_string().starts_with(waited), "{event}");
+    let Health::Degraded(reasons) = consumer.health() else { panic!("it is not well") };
+    assert!(reasons.iter().any(|reason| reason.starts_with(waited)), "{reasons:?}");
+    let queue = &consumer.metrics().queues[0];
+    assert!(queue.waiting >= Some(5 * MS) && queue.epoch.is_none(), "{queue:?}");
+    events.wait_until("it is said again", |all| {
+        all.iter().filter(|event| matches!(event, Event::NotRead { .. })).count() > 1
+    });
+    let report = consumer.stop(SECOND).unwrap();
+    let why = report.queues[0].not_read.as_deref();
+    assert_eq!(why, Some("it waited for its committed offset"));
 }
 
 #[test]
