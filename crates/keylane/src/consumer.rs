@@ -84,7 +84,29 @@ impl Consumer {
     }
 
     /// No new listener call begins until [`resume`](Self::resume); calls under way go on, as do
-    /// polling, group membership and commits. Idempotent.
+    /// polling, group membership and commits. Of a call for several messages whose listener takes
+    /// one at a time, the rest waits. Idempotent, and waits for nothing.
+    ///
+    /// A call is under way from the moment at which its shard has chosen its messages: one that is
+    /// on its way to the listener as this returns still enters it.
+    /// [`ShardMetrics::running`](crate::ShardMetrics::running) shows all of them. Once no shard is
+    /// running and no ticket is open, nothing of the listener runs until `resume`:
+    ///
+    /// ```
+    /// # use keylane::{listen, Consumer, Outcome};
+    /// # use keylane_testkit::script::Script;
+    /// # use std::time::Duration;
+    /// # let listener = listen::each(|_message, _context| Ok(Outcome::Done));
+    /// # let consumer = Consumer::builder(Script::new().source()).shards(2).start(listener)?;
+    /// consumer.pause();
+    /// while consumer.metrics().shards.iter().any(|shard| shard.running) {
+    ///     std::thread::sleep(Duration::from_millis(1));
+    /// }
+    /// // No call runs, and none begins.
+    /// consumer.resume();
+    /// # consumer.stop(Duration::from_secs(10))?;
+    /// # Ok::<(), keylane::Error>(())
+    /// ```
     pub fn pause(&self) {
         self.shared.gate.pause(true);
     }

@@ -102,7 +102,7 @@ pub struct ShardMetrics {
     pub waiting: u64,
     /// Messages in front of its channel.
     pub overflow: u64,
-    /// Whether a call is running.
+    /// Whether a call is running, or is on its way to the listener.
     pub running: bool,
     /// Lanes held back.
     pub lanes_held: u64,

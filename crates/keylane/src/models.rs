@@ -31,7 +31,7 @@ pub struct Model {
 }
 
 /// All of them.
-pub const MODELS: [Model; 10] = [
+pub const MODELS: [Model; 11] = [
     Model {
         name: "tracker",
         what: "the watermark passes no message whose listener's work is not seen",
@@ -91,6 +91,13 @@ pub const MODELS: [Model; 10] = [
         ],
         preemptions: None,
         run: revoke::revoke,
+    },
+    Model {
+        name: "pause",
+        what: "once a paused consumer was seen to run nothing, nothing is called",
+        transitions: &["read the gate under the mutex"],
+        preemptions: None,
+        run: revoke::pause,
     },
     Model {
         name: "ticket",

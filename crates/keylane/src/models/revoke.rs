@@ -16,7 +16,7 @@ use crate::config::Config;
 use crate::listener::{Factory, IntoListener, listen};
 use crate::outcome::{BatchOutcome, Outcome};
 use crate::pipeline::{Coordinator, GateState, Next, Parts, Shared, Step, Worker};
-use crate::sync::Ordering;
+use crate::sync::{AtomicBool, Ordering};
 
 /// The source's thread, whose steps the model asks for.
 struct SourceThread {
@@ -120,6 +120,29 @@ pub(super) fn revoke() {
     shard.join().expect("it ends");
     assert!(!work.is_late.load(Ordering::Relaxed), "a call after the release");
     assert_eq!(committed, work.done.load(Ordering::Relaxed), "what was handled counts");
+}
+
+/// The consumer is paused while its shard is about to call the listener, which takes batches: of one
+/// message at a time, the gate is looked at once more.
+pub(super) fn pause() {
+    let work = Arc::<Work>::default();
+    let of_listener = Arc::clone(&work);
+    let is_quiet = Arc::new(AtomicBool::new(false));
+    let seen = Arc::clone(&is_quiet);
+    let handle = move |_: &crate::Batch<'_>| {
+        if seen.load(Ordering::SeqCst) {
+            of_listener.is_late.store(true, Ordering::Relaxed);
+        }
+        Ok(BatchOutcome::Done)
+    };
+    let factory = listen::batches(handle).into_factory();
+    let (source, mut worker, shared) = ready(1, &work, &factory);
+    let shard = thread::spawn(move || look_twice(&mut worker));
+    shared.gate.pause(true);
+    let runs = source.coordinator.shards().iter().any(|cell| cell.shard.lock().is_running());
+    is_quiet.store(!runs, Ordering::SeqCst);
+    shard.join().expect("it ends");
+    assert!(!work.is_late.load(Ordering::Relaxed), "a call after nothing was seen to run");
 }
 
 /// The first message is finished by another thread, at any moment from within its call on; the

@@ -127,8 +127,9 @@ impl Task {
     fn look(&self, cell: &Arc<ShardCell>, runner: &mut Runner) -> Look {
         runner.make_work();
         runner.tell_revoked();
-        let gate = self.shared.gate.state();
         let mut shard = cell.shard.lock();
+        // Under the mutex, as in `Worker::look`.
+        let gate = self.shared.gate.state();
         let look = match gate {
             _ if cell.has_exited() => Look::Wait(None),
             GateState::Closed => Look::Over,

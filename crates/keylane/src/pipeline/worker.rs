@@ -81,10 +81,13 @@ impl Worker {
     /// Takes in what is there and finds out what to do; `None` when it is over.
     pub(crate) fn look(&mut self) -> Option<Next> {
         self.runner.tell_revoked();
-        // Before the channel is looked at: what was sent before the gate moved is seen below.
-        let gate = self.runner.env.shared.gate.state();
         let (cell, shared) = (Arc::clone(&self.runner.env.cell), &self.runner.env.shared);
+        let early = removed!("read the gate under the mutex").then(|| shared.gate.state());
         let mut shard = cell.shard.lock();
+        // Under the mutex: a call that begins is seen to run by whoever has closed the gate before
+        // it looks. And before the channel is looked at: what was sent before the gate moved is seen
+        // below.
+        let gate = early.unwrap_or_else(|| shared.gate.state());
         let mut empty = false;
         while !empty && shard.room() > 0 {
             match self.ears.chunks.try_recv() {
