@@ -90,8 +90,9 @@ impl<S: Source + 'static> ConsumerBuilder<S> {
     }
 
     /// How many bytes of key, payload and headers may be in flight, over all queues. Default 64 MiB;
-    /// 1 byte to 1 TiB. Divided as [`in_flight_max`](Self::in_flight_max) is; a message larger than
-    /// what its queue may ever have of it is admitted alone, once nothing else is in flight.
+    /// 1 byte to 1 TiB. Divided as [`in_flight_max`](Self::in_flight_max) is. A queue with nothing in
+    /// flight may always have one message, however large: in flight are at most so many bytes and
+    /// one message a queue.
     pub fn in_flight_bytes_max(mut self, bytes: usize) -> Self {
         self.config.in_flight_bytes_max = bytes;
         self

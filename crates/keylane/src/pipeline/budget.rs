@@ -7,9 +7,10 @@
 //! more. Queues that come later find their reserves in use: until those are given back they have one
 //! message each, beyond `max`.
 //!
-//! Bytes are divided the same way. A message that is larger than what its queue may ever have is
-//! admitted alone, when nothing else is in flight; beside one larger than the whole budget nothing
-//! else is admitted.
+//! Bytes are divided the same way. A queue with nothing in flight may have one message, however large
+//! it is: it would wait for ever behind the steady traffic of others. So in flight are at most `max`
+//! bytes and one message a queue. While they are more than `max`, each queue has one message at a
+//! time.
 
 /// What one queue has in flight.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -85,7 +86,7 @@ impl Budget {
     /// Any messages that stay within this fit, one after the other; others may.
     fn grant(&self, used: Used) -> Used {
         if self.total.bytes > self.max.bytes {
-            return Used::default(); // Nothing goes beside the one that is larger than all.
+            return Used::default(); // Each queue has one message at a time.
         }
         let left = |max: usize, used: usize| max.saturating_sub(used);
         let own = |reserve: usize, used: usize, max: usize, shared: usize| {
@@ -103,16 +104,12 @@ impl Budget {
     }
 
     fn fits(&self, used: Used, bytes: usize) -> bool {
-        if self.total.messages == 0 {
+        if used.messages == 0 {
             return true;
         }
-        if self.total.bytes > self.max.bytes || self.goes_alone(bytes) {
-            return false; // One of the two is larger than what a queue may ever have.
-        }
-        // What was admitted before the last division may exceed what that has left.
-        let full =
-            self.total.messages >= self.max.messages || self.total.bytes + bytes > self.max.bytes;
-        if full && used.messages > 0 {
+        // What was admitted before the last division may exceed what that has left, and what was the
+        // only message of its queue what there is.
+        if self.total.messages >= self.max.messages || self.total.bytes + bytes > self.max.bytes {
             return false;
         }
         let shared_bytes = (used.bytes + bytes).saturating_sub(self.reserve.bytes)
@@ -121,11 +118,6 @@ impl Budget {
             && (used.messages < self.reserve.messages
                 || self.shared.messages < self.shared_max.messages)
             && (shared_bytes == 0 || self.shared.bytes + shared_bytes <= self.shared_max.bytes)
-    }
-
-    /// Whether a message of so many bytes is admitted only when nothing else is in flight.
-    fn goes_alone(&self, bytes: usize) -> bool {
-        bytes > self.reserve.bytes + self.shared_max.bytes
     }
 
     /// Gives back what has been finished.
@@ -236,25 +228,35 @@ mod tests {
     }
 
     #[test]
-    fn a_message_larger_than_the_budget_goes_alone() {
-        let (mut budget, mut used) = budget(100, 1_000, 2);
+    fn a_queue_with_nothing_in_flight_may_have_one_message_of_any_size() {
+        let (mut budget, mut used) = budget(100, 1_000, 3);
         assert!(budget.admit(&mut used[0], 100));
-        assert!(!budget.admit(&mut used[1], 1_500));
+        assert!(budget.admit(&mut used[1], 1_500), "the others' traffic may never end");
+        assert!(!budget.admit(&mut used[0], 1) && !budget.admit(&mut used[1], 1));
+        assert!(budget.admit(&mut used[2], 2_000), "at most one a queue beyond the budget");
+        assert_eq!(budget.total(), Used { messages: 3, bytes: 3_600 });
         budget.release(&mut used[0], 1, 100);
-        assert!(budget.admit(&mut used[1], 1_500));
-        assert!(!budget.admit(&mut used[0], 1), "nothing goes beside it");
+        assert!(budget.admit(&mut used[0], 1) && !budget.admit(&mut used[0], 1));
         budget.release(&mut used[1], 1, 1_500);
-        assert!(budget.admit(&mut used[0], 1));
+        budget.release(&mut used[2], 1, 2_000);
+        assert!(budget.admit(&mut used[0], 100));
     }
 
     #[test]
-    fn a_message_larger_than_what_a_queue_may_have_goes_alone_too() {
+    fn a_large_message_does_not_wait_for_what_others_share() {
         let (mut budget, mut used) = budget(100, 1_000, 5); // 100 reserved, 500 shared
-        assert!(budget.admit(&mut used[0], 100));
-        assert!(!budget.admit(&mut used[1], 601));
-        budget.release(&mut used[0], 1, 100);
-        assert!(budget.admit(&mut used[1], 601));
-        assert!(budget.admit(&mut used[0], 100), "it is not larger than the budget");
+        assert_eq!(fill(&mut budget, &mut used[0], 10), 60);
+        assert!(budget.admit(&mut used[1], 450));
+        assert!(!budget.admit(&mut used[1], 1));
+    }
+
+    #[test]
+    fn behind_others_of_its_queue_a_message_that_is_too_large_waits() {
+        let (mut budget, mut used) = budget(100, 1_000, 1);
+        assert!(budget.admit(&mut used[0], 1));
+        assert!(!budget.admit(&mut used[0], 1_500));
+        budget.release(&mut used[0], 1, 1);
+        assert!(budget.admit(&mut used[0], 1_500));
     }
 
     #[test]

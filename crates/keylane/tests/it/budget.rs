@@ -38,6 +38,32 @@ fn scenario_11_a_message_larger_than_the_budget_is_admitted_alone() {
     rig.stop(&consumer);
 }
 
+#[test]
+fn a_message_larger_than_the_budget_does_not_wait_for_other_queues() {
+    let rig = Rig::with_queues(2);
+    let (latch, listener) = first_waits(&rig);
+    rig.produce(q(0), "0");
+    let consumer = rig
+        .builder()
+        .shards(2)
+        .hasher(by_number)
+        .in_flight_bytes_max(1_000)
+        .start(listener)
+        .unwrap();
+    latch.wait_for_arrivals(1);
+    // Queue 0 has something in flight all the time.
+    let large = Message::new(q(1), offset(0)).with_key("1").with_payload(vec![0; 1_500]);
+    rig.recorder.produced(q(1), offset(0));
+    rig.script.append(q(1), [large]);
+    rig.wait_for_commit(q(1), 1);
+    // And a second one of another queue waits for nothing but its turn.
+    rig.commit_round(q(1), "1");
+    latch.open();
+    rig.wait_for_commit(q(0), 1);
+    assert_eq!(consumer.metrics().in_flight_bytes_max, 1_501 + 8);
+    rig.stop(&consumer);
+}
+
 fn scenario_12(fetch_max: usize) {
     let rig = Rig::with_queues(0);
     rig.script.start_at(q(0), position(1));
