@@ -12,7 +12,7 @@ use crate::config::Config;
 use crate::error::Error;
 use crate::listener::Factory;
 use crate::metrics::Metrics;
-use crate::pipeline::{Coordinator, Shared, Threads, is_waited_for};
+use crate::pipeline::{Coordinator, Crew, Shared, Threads, is_waited_for};
 use crate::report::{Health, Holding, StopReport};
 
 /// What a stop may take beyond its deadline before its caller gives up on the source.
@@ -26,6 +26,7 @@ const GRACE: Duration = Duration::from_millis(500);
 pub struct Consumer {
     shared: Arc<Shared>,
     coordinator: Arc<Mutex<Coordinator>>,
+    crew: Crew,
 }
 
 impl Consumer {
@@ -59,8 +60,8 @@ impl Consumer {
         sink: Option<Box<dyn DeadLetterSink>>,
         factory: Factory,
     ) -> Result<Self, Error> {
-        let Threads { shared, coordinator } = Threads::start(source, config, sink, &factory)?;
-        Ok(Self { shared, coordinator })
+        let Threads { shared, coordinator, crew } = Threads::start(source, config, sink, &factory)?;
+        Ok(Self { shared, coordinator, crew })
     }
 
     /// Where everything stands, in numbers.
@@ -130,13 +131,17 @@ impl Consumer {
             return Err(Error::inside_listener());
         }
         match self.shared.wait(None) {
-            Some(result) => result,
+            Some(result) => self.after_threads(result, GRACE),
             None => unreachable!("it waits until there is one"),
         }
     }
 
     /// Stops: pulls no more, handles what is in the shards' channels, commits, closes the source, and
     /// returns within `deadline` plus half a second, whatever listeners and broker do.
+    ///
+    /// All threads of the consumer have ended by then, unless something is left behind in one of
+    /// them: a listener call (in queue-locked mode the whole pool then ends with it), a ticket's, a
+    /// source that does not return, or a dead-letter sink that takes longer to close.
     ///
     /// May be called twice, and at the same time: the earlier deadline holds, each call gets the same
     /// result. From inside a listener it is a request: it returns at once, with
@@ -153,10 +158,28 @@ impl Consumer {
             return Err(Error::inside_listener());
         }
         let patience = deadline.saturating_add(GRACE);
+        let began = self.shared.clock.now();
         match self.shared.wait(Some(patience)) {
-            Some(result) => result,
+            Some(result) => {
+                let waited = self.shared.clock.now().saturating_duration_since(began);
+                self.after_threads(result, patience.saturating_sub(waited))
+            }
             None => Err(Error::no_answer(patience)),
         }
+    }
+
+    /// Gives the result once no thread is left, or after this long. Where a call was left behind,
+    /// its thread is not waited for.
+    fn after_threads(
+        &self,
+        result: Result<StopReport, Error>,
+        most: Duration,
+    ) -> Result<StopReport, Error> {
+        let report = result.as_ref().map_or_else(Error::report, Some);
+        if report.is_some_and(|report| report.abandoned.is_empty()) {
+            self.crew.wait(most);
+        }
+        result
     }
 
     /// Something that can ask for a stop from anywhere: a signal handler's thread, a listener.

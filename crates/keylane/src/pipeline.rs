@@ -42,7 +42,7 @@ pub(crate) use pool::SLICE;
 pub(crate) use runner::is_waited_for;
 pub(crate) use shard::{Call, Verdict, Verdicts};
 pub(crate) use shared::Shared;
-pub(crate) use threads::Threads;
+pub(crate) use threads::{Crew, Threads};
 #[cfg(loom)]
 pub(crate) use {
     cell::Inbox,

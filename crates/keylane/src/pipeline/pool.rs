@@ -13,7 +13,7 @@
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use rayon::ThreadPool;
@@ -32,7 +32,8 @@ const COME_BACK: Duration = Duration::from_millis(100);
 /// What runs tasks.
 #[derive(Clone)]
 pub(crate) enum Pool {
-    Threads(Arc<ThreadPool>),
+    /// They end with the source thread, which owns them, once no task runs.
+    Threads(Weak<ThreadPool>),
     /// The simulator takes the shards from here, and steps their tasks itself.
     #[cfg(feature = "sim")]
     Steps(crossbeam_channel::Sender<Arc<ShardCell>>),
@@ -42,7 +43,12 @@ impl Pool {
     fn submit(&self, cell: &Arc<ShardCell>) {
         let cell = Arc::clone(cell);
         match self {
-            Self::Threads(threads) => threads.spawn(move || run(&cell)),
+            Self::Threads(threads) => {
+                // When they have ended, the consumer has, and nothing is left to do.
+                if let Some(threads) = threads.upgrade() {
+                    threads.spawn(move || run(&cell));
+                }
+            }
             #[cfg(feature = "sim")]
             Self::Steps(submitted) => drop(submitted.send(cell)),
         }
@@ -83,7 +89,9 @@ impl Task {
             if self.shared.gate.state() == GateState::Closed {
                 return; // Whoever has it sees that it is over.
             }
-            return self.shared.wait_until(self.shared.clock.now() + COME_BACK, cell, true);
+            // Should nobody look after the time any more: as above.
+            let _ = self.shared.wait_until(self.shared.clock.now() + COME_BACK, cell, true);
+            return;
         };
         let Some(runner) = slot.as_mut() else { return };
         let end = self.shared.clock.now() + self.slice;
@@ -94,8 +102,8 @@ impl Task {
                     let now = self.shared.clock.now();
                     runner.settle(now);
                     runner.carry_out_settled();
-                    if now >= end {
-                        return self.shared.wait_until(now, cell, true);
+                    if now >= end && self.shared.wait_until(now, cell, true) {
+                        return;
                     }
                 }
                 Look::Wait(until) => {
@@ -117,7 +125,8 @@ impl Task {
     fn rests(&self, cell: &Arc<ShardCell>, until: Option<Instant>) -> bool {
         self.consuming.store(false, Ordering::SeqCst);
         if let Some(until) = until {
-            self.shared.wait_until(until, cell, false);
+            // Where nobody looks after it, the consumer has ended, and there is work: to end too.
+            let _ = self.shared.wait_until(until, cell, false);
         }
         // What came before the flag was cleared did not submit a task.
         let came = self.has_work(cell, until);
@@ -208,8 +217,7 @@ impl Task {
             return Some(runner);
         }
         *self.runner.lock() = Some(runner);
-        self.shared.wait_until(now, cell, true);
-        None
+        if self.shared.wait_until(now, cell, true) { None } else { self.begin() }
     }
 
     /// Ends, unless something has come meanwhile: then the runner is given back.
@@ -262,21 +270,19 @@ struct Waiting {
 
 impl Shared {
     /// Has the shard looked at again at this time; `submitted` says that its task counts as
-    /// submitted all the while.
-    fn wait_until(&self, at: Instant, cell: &Arc<ShardCell>, submitted: bool) {
+    /// submitted all the while. False when nobody looks after times any more: the consumer has ended.
+    #[must_use]
+    fn wait_until(&self, at: Instant, cell: &Arc<ShardCell>, submitted: bool) -> bool {
         let mut waiting = self.timers.0.lock();
         if waiting.closed {
-            drop(waiting);
-            // The task's last look: the consumer has ended.
-            return if submitted {
-                submit(cell)
-            };
+            return false;
         }
         waiting.made += 1;
         let number = waiting.made;
         waiting.by_time.insert((at, number), (Arc::clone(cell), submitted));
         drop(waiting);
         self.signals.wake();
+        true
     }
 }
 

@@ -1,14 +1,16 @@
 //! The only place that makes threads: one for the source, one per shard (or a pool), one for the
-//! dead-letter sink where there is one. Each has a name, and ends by itself.
+//! dead-letter sink where there is one. Each has a name, and ends by itself; a stop waits until all
+//! have.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
 
-use crossbeam_channel::{Receiver, unbounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 use keylane_source::{Ack, DeadLetterSink, Source, SourceWaker};
 use parking_lot::Mutex;
-use rayon::ThreadPoolBuilder;
+use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use super::cell::ShardCell;
 use super::coordinator::{Coordinator, Step};
@@ -27,6 +29,23 @@ use crate::time::Clock;
 pub(crate) struct Threads {
     pub(crate) shared: Arc<Shared>,
     pub(crate) coordinator: Arc<Mutex<Coordinator>>,
+    pub(crate) crew: Crew,
+}
+
+/// The threads of a consumer, to wait for their end.
+pub(crate) struct Crew {
+    handles: Mutex<Vec<JoinHandle<()>>>,
+    /// Each thread has its other end as long as it runs: a wait for that can have a limit.
+    ended: Receiver<Never>,
+}
+
+/// What is never sent.
+enum Never {}
+
+/// Makes the threads of a [`Crew`].
+struct Hiring {
+    handles: Vec<JoinHandle<()>>,
+    runs: Sender<Never>,
 }
 
 impl Threads {
@@ -38,11 +57,21 @@ impl Threads {
         factory: &Factory,
     ) -> Result<Self, Error> {
         let config = Arc::new(config);
-        let pool = if needs_pool(config.mode) { Some(make_pool(&config)?) } else { None };
+        let (runs, ended) = bounded(0);
+        let mut hiring = Hiring { handles: Vec::new(), runs };
+        let threads = match needs_pool(config.mode) {
+            true => Some(Arc::new(hiring.make_pool(&config)?)),
+            false => None,
+        };
+        let pool = threads.as_ref().map(|threads| Pool::Threads(Arc::downgrade(threads)));
         let parts = Parts::new(&config, source.waker(), sink.is_some(), factory, pool);
         let Parts { shared, coordinator, workers, posted } = parts;
-        let started = Self { shared, coordinator: Arc::new(Mutex::new(coordinator)) };
-        if let Err(error) = started.start_all(source, &config, sink.zip(posted), workers) {
+        let crew = Crew { handles: Mutex::default(), ended };
+        let started = Self { shared, coordinator: Arc::new(Mutex::new(coordinator)), crew };
+        let all =
+            started.start_all(&mut hiring, source, &config, threads, sink.zip(posted), workers);
+        *started.crew.handles.lock() = hiring.handles;
+        if let Err(error) = all {
             // Those that were started find the gate closed, and end.
             started.shared.gate.move_to(GateState::Closed);
             started.shared.close_letters();
@@ -54,15 +83,17 @@ impl Threads {
 
     fn start_all(
         &self,
+        hiring: &mut Hiring,
         source: Box<dyn Source>,
         config: &Config,
+        pool: Option<Arc<ThreadPool>>,
         sink: Option<(Box<dyn DeadLetterSink>, Receiver<Posted>)>,
         workers: Vec<Worker>,
     ) -> Result<(), Error> {
         for worker in workers {
             let (cell, shared) = (Arc::clone(worker.cell()), Arc::clone(&self.shared));
             let name = format!("{}-shard-{}", config.thread_name, cell.index);
-            spawn(name, Some(config.stack_size), move || {
+            hiring.spawn(name, Some(config.stack_size), move || {
                 // A panic in here is our own fault, not a listener's: better stop than stall.
                 if let Err(panic) = catch_unwind(AssertUnwindSafe(|| worker.run())) {
                     let what = format!("shard {} panicked: {}", cell.index, panic_text(panic));
@@ -75,10 +106,10 @@ impl Threads {
         if let Some((sink, posted)) = sink {
             let shared = Arc::clone(&self.shared);
             let name = format!("{}-dead-letters", config.thread_name);
-            spawn(name, None, move || run_sink(sink, &posted, &shared))?;
+            hiring.spawn(name, None, move || run_sink(sink, &posted, &shared))?;
         }
         let (coordinator, shared) = (Arc::clone(&self.coordinator), Arc::clone(&self.shared));
-        spawn(format!("{}-source", config.thread_name), None, move || {
+        hiring.spawn(format!("{}-source", config.thread_name), None, move || {
             mark_own_thread();
             shared.signals.set_source_thread(std::thread::current());
             let ran = catch_unwind(AssertUnwindSafe(|| run_source(source, &coordinator, &shared)));
@@ -91,9 +122,61 @@ impl Threads {
                 Err(Error::internal(what, StopReport::default()))
             });
             shared.timers.close();
+            // Its threads end with the tasks that were submitted so far: there are no others.
+            drop(pool);
             shared.end(result);
+        })
+    }
+}
+
+impl Crew {
+    /// Waits until all threads have ended, for at most this long.
+    pub(crate) fn wait(&self, most: Duration) {
+        let mut handles = self.handles.lock();
+        if matches!(self.ended.recv_timeout(most), Err(RecvTimeoutError::Disconnected)) {
+            // They are on their way out; what a panic said was logged.
+            handles.drain(..).for_each(|handle| drop(handle.join()));
+        }
+    }
+}
+
+impl Hiring {
+    fn spawn(
+        &mut self,
+        name: String,
+        stack_size: Option<usize>,
+        run: impl FnOnce() + Send + 'static,
+    ) -> Result<(), Error> {
+        self.try_spawn(name.clone(), stack_size, run).map_err(|cause| Error::thread(name, cause))
+    }
+
+    fn try_spawn(
+        &mut self,
+        name: String,
+        stack_size: Option<usize>,
+        run: impl FnOnce() + Send + 'static,
+    ) -> std::io::Result<()> {
+        let mut builder = Builder::new().name(name);
+        if let Some(bytes) = stack_size {
+            builder = builder.stack_size(bytes);
+        }
+        let runs = self.runs.clone();
+        let handle = builder.spawn(move || {
+            run();
+            drop(runs);
         })?;
+        self.handles.push(handle);
         Ok(())
+    }
+
+    /// The threads of queue-locked mode.
+    fn make_pool(&mut self, config: &Config) -> Result<ThreadPool, Error> {
+        let name = format!("{}-pool", config.thread_name);
+        let pool = ThreadPoolBuilder::new().num_threads(config.shards).spawn_handler(|thread| {
+            let name = format!("{name}-{}", thread.index());
+            self.try_spawn(name, Some(config.stack_size), || thread.run())
+        });
+        pool.build().map_err(|error| Error::thread(name.clone(), std::io::Error::other(error)))
     }
 }
 
@@ -132,31 +215,6 @@ impl Parts {
     }
 }
 
-/// The threads of queue-locked mode.
-fn make_pool(config: &Config) -> Result<Pool, Error> {
-    let name = config.thread_name.clone();
-    let pool = ThreadPoolBuilder::new()
-        .num_threads(config.shards)
-        .thread_name(move |index| format!("{name}-pool-{index}"))
-        .stack_size(config.stack_size)
-        .build();
-    let failed = |error| Error::thread(format!("{}-pool", config.thread_name), error);
-    pool.map(|threads| Pool::Threads(Arc::new(threads)))
-        .map_err(|error| failed(std::io::Error::other(error)))
-}
-
-fn spawn(
-    name: String,
-    stack_size: Option<usize>,
-    run: impl FnOnce() + Send + 'static,
-) -> Result<JoinHandle<()>, Error> {
-    let mut builder = Builder::new().name(name.clone());
-    if let Some(bytes) = stack_size {
-        builder = builder.stack_size(bytes);
-    }
-    builder.spawn(run).map_err(|cause| Error::thread(name, cause))
-}
-
 /// Polls the source and lets the coordinator take its turn, until everything is over.
 pub(crate) fn run_source(
     mut source: Box<dyn Source>,
@@ -175,7 +233,7 @@ pub(crate) fn run_source(
             Step::Poll(wait) => polled = source.poll(limits, wait, &mut events),
             Step::BackOff(delay) => {
                 std::thread::park_timeout(delay);
-                polled = source.poll(limits, std::time::Duration::ZERO, &mut events);
+                polled = source.poll(limits, Duration::ZERO, &mut events);
             }
             Step::Close(timeout) => break timeout,
         }

@@ -129,10 +129,22 @@ in_both_modes! {
             eventually("the other threads end", || threads_named(&name) == 1);
         }
         latch.open();
-        drop(consumer);
         eventually("it ends when the listener returns", || threads_named(&name) == 0);
         assert_eq!(rig.script.committed(q(0)), Some(0), "what comes too late is not committed");
         rig.recorder.verdict_so_far().assert_clean();
+    }
+
+    all_threads_end_with_the_stop(mode) {
+        let rig = rig(mode, 2);
+        let name = format!("ends-{mode:?}").to_lowercase()[..9].to_owned();
+        let builder = rig.builder().shards(3).thread_name(name.clone());
+        let consumer = builder.dead_letters(Letters::default()).start(rig.done()).unwrap();
+        (0..2).for_each(|index| rig.commit_round(q(index), "K"));
+        assert!(threads_named(&name) >= 5, "three, the source's and the sink's");
+        rig.stop(&consumer);
+        // Joined, as its system sees it a moment later; and the consumer is still there.
+        eventually("all threads end", || threads_named(&name) == 0);
+        assert_eq!(consumer.metrics().succeeded, 2);
     }
 
     a_listener_stops_its_own_consumer_and_waits_for_nothing(mode) {

@@ -1,11 +1,12 @@
 //! G8: a consumer stops in order, within its deadline, whatever hangs.
 
-use keylane::source::SourceError;
-use keylane::{BatchOutcome, Consumer, Event, Outcome};
+use keylane::source::{Message, SourceError};
+use keylane::{BatchOutcome, Consumer, Context, Event, Handled, Listener, Outcome, listen};
 use keylane_testkit::script::Call;
 
 use crate::support::{
-    Latch, Log, MS, Rig, SECOND, by_number, eventually, offset, q, spawn, threads_named, timed,
+    Events, Latch, Log, MS, Rig, SECOND, by_number, eventually, offset, q, spawn, threads_named,
+    timed,
 };
 
 /// What a deadline of `stop` may be overrun by, on a busy machine.
@@ -108,6 +109,41 @@ fn scenario_17_an_idle_consumer_stops_at_once() {
     let (_, took) = timed(|| rig.stop(&consumer));
     assert!(took < SLACK, "{took:?}: not after ten seconds");
     eventually("all threads end", || threads_named("idle17") == 0);
+}
+
+/// A listener whose own end takes longer than everything else's.
+struct SlowToEnd {
+    events: Events,
+    ended: Log<()>,
+}
+
+impl Listener for SlowToEnd {
+    fn on_message(&mut self, _: &Message, _: &mut Context<'_>) -> Handled {
+        Ok(Outcome::Done)
+    }
+}
+
+impl Drop for SlowToEnd {
+    fn drop(&mut self) {
+        self.events.wait_for("the end", |event| matches!(event, Event::Stopped { .. }));
+        std::thread::park_timeout(20 * MS); // Its own work.
+        self.ended.push(());
+    }
+}
+
+#[test]
+fn a_stop_returns_when_all_threads_have_ended() {
+    let rig = Rig::with_queues(1);
+    let ended = Log::default();
+    let make = {
+        let (events, ended) = (rig.events.clone(), ended.clone());
+        move |_| SlowToEnd { events: events.clone(), ended: ended.clone() }
+    };
+    let consumer = rig.builder().shards(3).start(listen::per_shard(make)).unwrap();
+    let offset = rig.produce(q(0), "K");
+    rig.wait_for_commit(q(0), offset + 1);
+    consumer.stop(10 * SECOND).unwrap();
+    assert_eq!(ended.len(), 3);
 }
 
 /// Offset 57 is the only message of thread 3, and its call never returns.

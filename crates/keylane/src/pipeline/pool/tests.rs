@@ -17,22 +17,23 @@ use crate::time::Clock;
 
 /// Queue-locked shards on a pool of so many threads.
 struct Rig {
+    pool: Arc<ThreadPool>,
     shared: Arc<Shared>,
     cells: Vec<Arc<ShardCell>>,
 }
 
 impl Rig {
     fn new(threads: usize, queues: usize, slice: Duration, listener: impl IntoListener) -> Self {
-        let pool = ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        let pool = Arc::new(ThreadPoolBuilder::new().num_threads(threads).build().unwrap());
         let config = Config { mode: Mode::QueueLocked, batch_max: 1, slice, ..Config::default() };
         let waker = SourceWaker::noop();
         let timeout = Duration::from_secs(1);
         let shared = Arc::new(Shared::new(Clock, waker, None, None, timeout));
         let factory = listener.into_factory();
-        let mode =
-            ModeState::new(&Arc::new(config), Some(Pool::Threads(Arc::new(pool))), false, &factory);
+        let tasks = Pool::Threads(Arc::downgrade(&pool));
+        let mode = ModeState::new(&Arc::new(config), Some(tasks), false, &factory);
         let cells = (0..queues).map(|slot| mode.make_shard(slot, &shared).unwrap()).collect();
-        Self { shared, cells }
+        Self { pool, shared, cells }
     }
 
     /// Puts messages into a queue's shard, and says nobody so.
@@ -53,18 +54,7 @@ impl Rig {
     }
 
     fn threads(&self) -> &ThreadPool {
-        match &self.task(0).pool {
-            Pool::Threads(threads) => threads,
-            #[cfg(feature = "sim")]
-            Pool::Steps(_) => unreachable!("the pool has threads"),
-        }
-    }
-
-    fn task(&self, slot: usize) -> &Task {
-        match &self.cells[slot].executor {
-            Executor::Pool(task) => task,
-            Executor::Thread { .. } => unreachable!("queue-locked shards run on the pool"),
-        }
+        &self.pool
     }
 }
 
@@ -190,6 +180,6 @@ fn what_waits_when_the_consumer_has_ended_is_looked_at_once_more_and_kept_by_nob
     // The task has seen that it is over: the listener is gone, without another call.
     let end = calls.recv_timeout(Duration::from_secs(60));
     assert_eq!(end, Err(mpsc::RecvTimeoutError::Disconnected));
-    rig.shared.wait_until(rig.shared.clock.now(), &rig.cells[0], false);
+    assert!(!rig.shared.wait_until(rig.shared.clock.now(), &rig.cells[0], false));
     assert_eq!(rig.shared.timers.next_due(), None);
 }
