@@ -8,6 +8,8 @@ use std::time::Instant;
 
 use super::shard::{Call, Effects, Next, Shard, Verdict, Verdicts};
 use super::shared::panic_text;
+#[cfg(keylane_bug)]
+use crate::bug::bug;
 use crate::listener::{Env, Factory, Work};
 use crate::observer::Event;
 
@@ -44,12 +46,24 @@ pub(crate) struct Runner {
     pub(crate) call: Arc<Call>,
     verdicts: Verdicts,
     out: Effects,
+    /// When the last call began: for a planted bug.
+    #[cfg(keylane_bug)]
+    began: Option<Instant>,
 }
 
 impl Runner {
     pub(crate) fn new(env: Env, factory: Factory) -> Self {
         let (call, verdicts, out) = (Arc::default(), Verdicts::default(), Effects::default());
-        Self { factory, work: None, env, call, verdicts, out }
+        Self {
+            factory,
+            work: None,
+            env,
+            call,
+            verdicts,
+            out,
+            #[cfg(keylane_bug)]
+            began: None,
+        }
     }
 
     /// Begins the next call of the shard, if there is one. To be followed by
@@ -59,7 +73,14 @@ impl Runner {
             // A tenure has ended since the listener was told: first that, then what came after.
             return Next::Wait(Some(now));
         }
-        shard.next_call(now, &mut self.call, &mut self.out)
+        #[cfg(keylane_bug)]
+        let now = self.began.take().filter(|_| bug!("time_before_call")).unwrap_or(now);
+        let next = shard.next_call(now, &mut self.call, &mut self.out);
+        #[cfg(keylane_bug)]
+        if next == Next::Call {
+            self.began = Some(now);
+        }
+        next
     }
 
     /// Calls the listener for what [`begin`](Self::begin) has begun.
