@@ -58,15 +58,18 @@ impl Inbox {
         self.capacity.saturating_sub(self.waiting.load(Ordering::SeqCst))
     }
 
-    /// Sends a chunk that is known to fit.
-    pub(crate) fn send(&self, chunk: Chunk) {
-        self.waiting.fetch_add(chunk.len(), Ordering::SeqCst);
+    /// Sends a chunk that is known to fit. Returns whether the channel is crowded: more than a
+    /// quarter of what it holds waits in it, so its thread is behind.
+    pub(crate) fn send(&self, chunk: Chunk) -> bool {
+        let messages = chunk.len();
+        let waiting = self.waiting.fetch_add(messages, Ordering::SeqCst) + messages;
         match self.sender.try_send(chunk) {
             Ok(()) => {}
             Err(TrySendError::Full(_)) => unreachable!("more chunks than messages"),
             // The shard's thread has ended: the message stays unfinished, and its end was reported.
             Err(TrySendError::Disconnected(_)) => {}
         }
+        waiting > self.capacity / 4
     }
 
     /// A thread has taken a chunk out of the channel.

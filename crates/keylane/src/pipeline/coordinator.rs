@@ -142,6 +142,11 @@ impl Coordinator {
         }
     }
 
+    /// Whether a thread was behind with what this sent since it was last asked.
+    pub(crate) fn take_crowded(&mut self) -> bool {
+        self.router.take_crowded()
+    }
+
     /// Every shard there is.
     pub(crate) fn shards(&self) -> &[Arc<ShardCell>] {
         &self.shards

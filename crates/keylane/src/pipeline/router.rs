@@ -29,6 +29,8 @@ pub(crate) struct Router {
     /// Where the messages that are about to come go.
     placed: Vec<(usize, Tag)>,
     overflowing: usize,
+    /// What was sent came into a channel that is crowded.
+    crowded: bool,
     /// Messages collected since the last flush.
     collected: usize,
     /// When the oldest of them was pulled.
@@ -60,6 +62,7 @@ impl Router {
             ways: Vec::new(),
             placed: Vec::new(),
             overflowing: 0,
+            crowded: false,
             collected: 0,
             pulled_at: None,
             chunk_max,
@@ -115,12 +118,13 @@ impl Router {
             let Some(chunk) = way.collected.take(pulled_at) else { continue };
             let fits = chunk.len() <= way.door.room().min(self.chunk_max);
             if way.overflow.is_empty() && fits {
-                way.door.send(chunk);
+                self.crowded |= way.door.send(chunk);
                 continue;
             }
             if way.overflow.is_empty() {
                 self.overflowing += 1;
             }
+            self.crowded = true;
             if bug!("pass_overflow") {
                 way.overflow.push_front(chunk);
             } else {
@@ -128,6 +132,12 @@ impl Router {
             }
             self.overflowing -= usize::from(way.send_overflow(self.chunk_max));
         }
+    }
+
+    /// Whether a thread was behind since this was last asked: what was sent came into a crowded
+    /// channel, or did not fit.
+    pub(crate) fn take_crowded(&mut self) -> bool {
+        std::mem::take(&mut self.crowded)
     }
 
     /// Sends overflow that fits by now.
@@ -204,12 +214,14 @@ impl Door {
         }
     }
 
-    fn send(&self, chunk: Chunk) {
+    /// Returns whether what is behind it is [crowded](Inbox::send).
+    fn send(&self, chunk: Chunk) -> bool {
         match self {
             Self::Inbox(inbox) => inbox.send(chunk),
             Self::Shard(cell) => {
                 cell.shard.lock().offer(chunk);
                 cell.nudge();
+                false
             }
         }
     }
@@ -219,5 +231,36 @@ impl Door {
             Self::Inbox(inbox) => inbox.wait_for_room(),
             Self::Shard(_) => false,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use keylane_source::{Offset, QueueId};
+
+    use super::*;
+    use crate::pipeline::chunk::Route;
+
+    #[test]
+    fn a_thread_is_behind_once_more_than_a_quarter_of_its_channel_waits() {
+        let (inbox, receiver) = Inbox::new(8);
+        let mut router = Router::new([Door::Inbox(inbox)], usize::MAX);
+        let queue = QueueId::new("router", 0);
+        let tenure = Arc::new(Tenure::new(queue, 1, 0, None));
+        let now = crate::time::Clock.now();
+        let mut offsets = (0..).map(|at| Offset::new(at).unwrap());
+        let mut send = |messages: u16| {
+            (0..messages).for_each(|bit| {
+                router.place(Target { way: 0, route: Route::NoKey, extra: None }, bit);
+            });
+            let messages = offsets.by_ref().take(messages.into()).map(|at| Message::new(queue, at));
+            router.collect(messages, &tenure, &Arc::default(), now);
+            router.flush();
+            (router.take_crowded(), router.overflow(), router.take_crowded())
+        };
+        assert_eq!(send(2), (false, 0, false));
+        assert_eq!(send(1), (true, 0, false));
+        assert_eq!(send(6), (true, 1, false), "one does not fit");
+        assert_eq!(receiver.iter().take(3).map(|chunk| chunk.len()).collect::<Vec<_>>(), [2, 1, 5]);
     }
 }

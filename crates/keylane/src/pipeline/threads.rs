@@ -227,8 +227,16 @@ pub(crate) fn run_source(
     let limits = coordinator.lock().limits();
     let timeout = loop {
         let before = std::mem::replace(&mut polled, Ok(()));
-        let step = coordinator.lock().step(source.as_mut(), &mut events, before, clock.now());
+        let mut locked = coordinator.lock();
+        let step = locked.step(source.as_mut(), &mut events, before, clock.now());
+        let crowded = locked.take_crowded();
+        drop(locked);
         shared.report_noted();
+        if crowded {
+            // A shard's thread may be waiting for this very processor. While this thread brings more,
+            // it would not get it until the whole budget waits in front of that shard.
+            std::thread::yield_now();
+        }
         match step {
             Step::Poll(wait) => polled = source.poll(limits, wait, &mut events),
             Step::BackOff(delay) => {
