@@ -58,8 +58,8 @@ impl Inbox {
         self.capacity.saturating_sub(self.waiting.load(Ordering::SeqCst))
     }
 
-    /// Sends a chunk that is known to fit. Returns whether the channel is crowded: more than a
-    /// quarter of what it holds waits in it, so its thread is behind.
+    /// Sends a chunk that is known to fit. Returns whether the channel is crowded: more than an
+    /// eighth of what it can hold waits in it, so its thread is behind.
     pub(crate) fn send(&self, chunk: Chunk) -> bool {
         let messages = chunk.len();
         let waiting = self.waiting.fetch_add(messages, Ordering::SeqCst) + messages;
@@ -69,7 +69,7 @@ impl Inbox {
             // The shard's thread has ended: the message stays unfinished, and its end was reported.
             Err(TrySendError::Disconnected(_)) => {}
         }
-        waiting > self.capacity / 4
+        waiting > self.capacity / 8
     }
 
     /// A thread has taken a chunk out of the channel.

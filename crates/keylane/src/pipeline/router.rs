@@ -242,8 +242,8 @@ mod tests {
     use crate::pipeline::chunk::Route;
 
     #[test]
-    fn a_thread_is_behind_once_more_than_a_quarter_of_its_channel_waits() {
-        let (inbox, receiver) = Inbox::new(8);
+    fn a_thread_is_behind_once_more_than_an_eighth_of_its_channel_waits() {
+        let (inbox, receiver) = Inbox::new(16);
         let mut router = Router::new([Door::Inbox(inbox)], usize::MAX);
         let queue = QueueId::new("router", 0);
         let tenure = Arc::new(Tenure::new(queue, 1, 0, None));
@@ -260,7 +260,7 @@ mod tests {
         };
         assert_eq!(send(2), (false, 0, false));
         assert_eq!(send(1), (true, 0, false));
-        assert_eq!(send(6), (true, 1, false), "one does not fit");
-        assert_eq!(receiver.iter().take(3).map(|chunk| chunk.len()).collect::<Vec<_>>(), [2, 1, 5]);
+        assert_eq!(send(14), (true, 1, false), "one does not fit");
+        assert_eq!(receiver.iter().take(3).map(|chunk| chunk.len()).collect::<Vec<_>>(), [2, 1, 13]);
     }
 }
