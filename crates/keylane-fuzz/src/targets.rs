@@ -15,7 +15,7 @@ use crate::value;
 pub(crate) type Target = fn(&[u8]);
 
 /// All of them.
-pub(crate) const TARGETS: [(&str, Target); 11] = [
+pub(crate) const TARGETS: [(&str, Target); 12] = [
     ("log-block", keylane_log::fuzz_block),
     ("log-records", keylane_log::fuzz_records),
     ("rocketmq-frames", keylane_rocketmq::fuzz::frames),
@@ -23,6 +23,7 @@ pub(crate) const TARGETS: [(&str, Target); 11] = [
     ("rocketmq-pull", keylane_rocketmq::fuzz::pull),
     ("rocketmq-json", keylane_rocketmq::fuzz::json),
     ("rocketmq-config", rocketmq_config),
+    ("kafka-properties", keylane_kafka::fuzz::properties),
     ("csv", csv_rows),
     ("options", options),
     ("load-flags", load_flags),

@@ -3,15 +3,15 @@
 //! Any property of librdkafka can be set; the table `OWNED` lists the few that are ours, each with
 //! the reason that the user reads when it is set all the same.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rdkafka::ClientConfig;
 
+use crate::properties::{Properties, check_no_nul};
 use crate::{Error, KafkaSource};
 
 /// Properties of a consumer that are not the user's to set, and why.
-const OWNED: &[(&str, &str)] = &[
+pub(crate) const OWNED: &[(&str, &str)] = &[
     ("bootstrap.servers", SERVERS),
     ("metadata.broker.list", SERVERS),
     ("group.id", "the group is the second argument of KafkaSource::builder"),
@@ -46,7 +46,7 @@ const DEFAULTS: &[(&str, &str)] = &[
 ];
 
 /// The settings that always hold.
-const FIXED: &[(&str, &str)] = &[
+pub(crate) const FIXED: &[(&str, &str)] = &[
     ("enable.auto.commit", "false"),
     ("enable.auto.offset.store", "false"),
     ("auto.offset.reset", "error"),
@@ -69,7 +69,7 @@ pub struct KafkaSourceBuilder {
     servers: String,
     group: String,
     topics: Vec<Topics>,
-    properties: BTreeMap<String, String>,
+    properties: Properties,
     headers: bool,
     revoke_bound: Option<Duration>,
 }
@@ -88,7 +88,7 @@ pub(crate) struct Options {
 
 impl KafkaSourceBuilder {
     pub(crate) fn new(servers: String, group: String) -> Self {
-        let (topics, properties) = (Vec::new(), BTreeMap::new());
+        let (topics, properties) = (Vec::new(), Properties::default());
         Self { servers, group, topics, properties, headers: true, revoke_bound: None }
     }
 
@@ -122,7 +122,7 @@ impl KafkaSourceBuilder {
         self
     }
 
-    /// Sets a property of librdkafka (see its CONFIGURATION.md). The last value wins.
+    /// Sets a property of librdkafka (see its CONFIGURATION.md). The last value of a name wins.
     ///
     /// Different from librdkafka's own defaults: `fetch.queue.backoff.ms` 10 (at 1000 the rate
     /// falls two to seven times once the fetch queue has been full), `fetch.wait.max.ms` 100 (a
@@ -133,11 +133,12 @@ impl KafkaSourceBuilder {
     ///
     /// # Errors
     ///
-    /// [`build`](Self::build) rejects properties that librdkafka does not know, and the few that
-    /// this crate must own (commits, offset reset, ends of partitions, statistics).
+    /// [`build`](Self::build) rejects properties that librdkafka does not know, the few that this
+    /// crate must own (commits, offset reset, ends of partitions, statistics), under whatever name,
+    /// and a property that is set by two of its names.
     #[must_use]
     pub fn set(mut self, property: impl Into<String>, value: impl Into<String>) -> Self {
-        self.properties.insert(property.into(), value.into());
+        self.properties.set(property.into(), value.into());
         self
     }
 
@@ -173,16 +174,16 @@ impl KafkaSourceBuilder {
     pub fn build(self) -> Result<KafkaSource, Error> {
         let options = self.options()?;
         let opened = KafkaSource::open(&self.client_config(), options);
-        opened.map_err(|error| name_files(error, &self.properties))
+        opened.map_err(|error| self.properties.name_files(error))
     }
 
-    fn options(&self) -> Result<Options, Error> {
+    pub(crate) fn options(&self) -> Result<Options, Error> {
         check_servers(&self.servers)?;
         if self.group.is_empty() {
             return Err(Error::new("the group is empty: commits need a group.id"));
         }
         check_no_nul("the group", &self.group)?;
-        check_properties(&self.properties, OWNED)?;
+        self.properties.check(OWNED)?;
         Ok(Options {
             group: self.group.clone(),
             topics: self.topics()?,
@@ -190,7 +191,7 @@ impl KafkaSourceBuilder {
             revoke_bound: self.checked_revoke_bound()?,
             park_max: (self.limit("max.poll.interval.ms", 300_000)? / 4)
                 .min(Duration::from_secs(1)),
-            read_committed: self.property("isolation.level") != Some("read_uncommitted"),
+            read_committed: !self.has("isolation.level", "read_uncommitted"),
         })
     }
 
@@ -221,7 +222,7 @@ impl KafkaSourceBuilder {
 
     fn checked_revoke_bound(&self) -> Result<Duration, Error> {
         let mut limit = ("max.poll.interval.ms", self.limit("max.poll.interval.ms", 300_000)?);
-        if self.property("group.protocol") != Some("consumer") {
+        if !self.has("group.protocol", "consumer") {
             let session = self.limit("session.timeout.ms", 45_000)?;
             if session < limit.1 {
                 limit = ("session.timeout.ms", session);
@@ -237,32 +238,30 @@ impl KafkaSourceBuilder {
         }
     }
 
-    fn property(&self, name: &str) -> Option<&str> {
-        self.properties.get(name).map(String::as_str)
+    /// Whether a property has this value, whose case does not matter to librdkafka.
+    fn has(&self, name: &str, value: &str) -> bool {
+        self.properties.get(name).is_some_and(|set| set.eq_ignore_ascii_case(value))
     }
 
+    /// librdkafka also takes octal and hexadecimal numbers, ignores what stands behind a number and
+    /// cuts one to 32 bits.
     fn limit(&self, name: &str, default_ms: u64) -> Result<Duration, Error> {
-        let Some(value) = self.property(name) else { return Ok(Duration::from_millis(default_ms)) };
-        match value.parse::<u64>() {
-            Ok(ms) if ms > 0 => Ok(Duration::from_millis(ms)),
+        let Some(value) = self.properties.get(name) else {
+            return Ok(Duration::from_millis(default_ms));
+        };
+        match value.parse::<u32>() {
+            Ok(ms @ 1..=0x7fff_ffff) if value.starts_with(|digit| digit != '0' && digit != '+') => {
+                Ok(Duration::from_millis(ms.into()))
+            }
             _ => Err(Error::new(format!(
-                "{name} is {value:?}: allowed are milliseconds, at least 1"
+                "{name} is {value:?}: allowed are milliseconds, 1 to 2147483647"
             ))),
         }
     }
 
-    fn client_config(&self) -> ClientConfig {
-        let mut config = ClientConfig::new();
+    pub(crate) fn client_config(&self) -> ClientConfig {
+        let mut config = self.properties.config(DEFAULTS, FIXED);
         config.set("bootstrap.servers", &self.servers).set("group.id", &self.group);
-        for (name, value) in DEFAULTS {
-            config.set(*name, *value);
-        }
-        for (name, value) in &self.properties {
-            config.set(name, value);
-        }
-        for (name, value) in FIXED {
-            config.set(*name, *value);
-        }
         config
     }
 }
@@ -296,60 +295,6 @@ pub(crate) fn check_servers(servers: &str) -> Result<(), Error> {
         ));
     }
     check_no_nul("the list of servers", servers)
-}
-
-pub(crate) fn check_no_nul(what: &str, value: &str) -> Result<(), Error> {
-    if value.contains('\0') {
-        return Err(Error::new(format!("{what} holds a zero byte: {value:?}")));
-    }
-    Ok(())
-}
-
-/// Rejects what is ours, and what needs the `tls` feature where that is off.
-pub(crate) fn check_properties(
-    properties: &BTreeMap<String, String>,
-    owned: &[(&str, &str)],
-) -> Result<(), Error> {
-    for (name, value) in properties {
-        check_no_nul("a property's name", name)?;
-        check_no_nul(name, value)?;
-        if let Some((_, reason)) = owned.iter().find(|(known, _)| known == name) {
-            return Err(Error::new(format!("{name} cannot be set: {reason}")));
-        }
-        if !cfg!(feature = "tls") && needs_tls(name, value) {
-            return Err(Error::new(format!(
-                "{name} is {value:?}: this build has no TLS; switch on the feature `tls` of \
-                 keylane-kafka"
-            )));
-        }
-        if name.starts_with("sasl.mechanism") && value.eq_ignore_ascii_case("OAUTHBEARER") {
-            return Err(Error::new(format!("{name} is {value:?}: token refresh is not supported")));
-        }
-    }
-    Ok(())
-}
-
-/// librdkafka names the property whose file it could not use, not the file.
-pub(crate) fn name_files(error: Error, properties: &BTreeMap<String, String>) -> Error {
-    let mut text = error.to_string();
-    let about = |name: &String| name.ends_with(".location") && error.to_string().contains(name);
-    for (name, value) in properties.iter().filter(|(name, _)| about(name)) {
-        text += &format!("; {name} is {value:?}");
-        if let Err(reason) = std::fs::metadata(value) {
-            text += &format!(": {reason}");
-        }
-    }
-    Error::new(text)
-}
-
-fn needs_tls(name: &str, value: &str) -> bool {
-    let value = value.to_ascii_lowercase();
-    match name {
-        "security.protocol" => value == "ssl" || value == "sasl_ssl",
-        "sasl.mechanism" | "sasl.mechanisms" => value.starts_with("scram-"),
-        // `ssl.ca.location` and `ssl_ca`; `https.ca.location`, for tokens.
-        _ => ["ssl", "enable.ssl.", "https."].iter().any(|prefix| name.starts_with(prefix)),
-    }
 }
 
 #[cfg(test)]
@@ -411,75 +356,11 @@ mod tests {
         );
         assert_eq!(
             rejected(builder().set("session.timeout.ms", "soon")),
-            "session.timeout.ms is \"soon\": allowed are milliseconds, at least 1"
+            "session.timeout.ms is \"soon\": allowed are milliseconds, 1 to 2147483647"
         );
         // KIP-848: the session belongs to the broker.
         let new = builder().set("group.protocol", "consumer").revoke_bound(50 * second);
         assert_eq!(bound(new), Ok(50_000));
-    }
-
-    #[cfg(not(feature = "tls"))]
-    #[test]
-    fn every_tls_setting_is_rejected_by_a_sentence_that_names_the_feature() {
-        let by_value = [
-            ("security.protocol", "ssl"),
-            ("security.protocol", "SASL_SSL"),
-            ("sasl.mechanism", "SCRAM-SHA-256"),
-            ("sasl.mechanisms", "SCRAM-SHA-512"),
-        ];
-        // All that librdkafka's manual lists.
-        let by_name = [
-            "enable.ssl.certificate.verification",
-            "https.ca.location",
-            "https.ca.pem",
-            "ssl.ca.certificate.stores",
-            "ssl.ca.location",
-            "ssl.ca.pem",
-            "ssl.certificate.location",
-            "ssl.certificate.pem",
-            "ssl.certificate.verify_cb",
-            "ssl.cipher.suites",
-            "ssl.crl.location",
-            "ssl.curves.list",
-            "ssl.endpoint.identification.algorithm",
-            "ssl.engine.id",
-            "ssl.engine.location",
-            "ssl.key.location",
-            "ssl.key.password",
-            "ssl.key.pem",
-            "ssl.keystore.location",
-            "ssl.keystore.password",
-            "ssl.providers",
-            "ssl.sigalgs.list",
-            "ssl_ca",
-            "ssl_certificate",
-            "ssl_engine_callback_data",
-            "ssl_key",
-        ];
-        for (name, value) in by_value.into_iter().chain(by_name.map(|name| (name, "none"))) {
-            let sentence = format!(
-                "{name} is {value:?}: this build has no TLS; switch on the feature `tls` of \
-                 keylane-kafka"
-            );
-            assert_eq!(rejected(builder().set(name, value)), sentence);
-            let producer = crate::KafkaProducer::builder("127.0.0.1:1").set(name, value).build();
-            assert_eq!(producer.unwrap_err().to_string(), sentence);
-        }
-        assert!(builder().set("security.protocol", "plaintext").options().is_ok());
-        assert!(builder().set("security.protocol", "sasl_plaintext").options().is_ok());
-        assert!(builder().set("sasl.mechanism", "PLAIN").options().is_ok());
-    }
-
-    #[test]
-    fn a_file_that_cannot_be_used_is_named_and_no_other_setting() {
-        let set = [("ssl.ca.location", "/no/such.pem"), ("ssl.key.password", "secret")];
-        let set = set.map(|(name, value)| (name.to_owned(), value.to_owned()));
-        let named = |text: &str| name_files(Error::new(text), &set.clone().into()).to_string();
-        let text = named("ssl.ca.location failed: a riddle");
-        let start =
-            "ssl.ca.location failed: a riddle; ssl.ca.location is \"/no/such.pem\": No such";
-        assert!(text.starts_with(start), "{text}");
-        assert_eq!(named("ssl.key.password failed"), "ssl.key.password failed");
     }
 
     #[test]
@@ -490,15 +371,6 @@ mod tests {
         assert!(
             rejected(KafkaSource::builder("h:1", "g\0").subscribe(["t"])).contains("zero byte")
         );
-    }
-
-    #[test]
-    fn the_users_value_wins_over_our_default() {
-        let value = |b: KafkaSourceBuilder| {
-            b.client_config().get("fetch.queue.backoff.ms").map(ToOwned::to_owned)
-        };
-        assert_eq!(value(builder()).as_deref(), Some("10"));
-        assert_eq!(value(builder().set("fetch.queue.backoff.ms", "7")).as_deref(), Some("7"));
     }
 
     #[test]

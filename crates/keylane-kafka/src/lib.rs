@@ -36,9 +36,12 @@
 mod config;
 mod dead_letter;
 mod error;
+#[doc(hidden)]
+pub mod fuzz;
 #[expect(unsafe_code, reason = "the batched read, forwarded queues and commit results need it")]
 mod native;
 mod producer;
+mod properties;
 mod signal;
 mod source;
 

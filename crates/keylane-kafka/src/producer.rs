@@ -1,6 +1,5 @@
 //! A keyed producer: for dead letters, for filling topics, for examples.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,10 +14,11 @@ use rdkafka::producer::{BaseRecord, Producer, ProducerContext, ThreadedProducer}
 use rdkafka::{ClientConfig, Message as _};
 
 use crate::Error;
-use crate::config::{check_no_nul, check_properties, check_servers, name_files};
+use crate::config::check_servers;
+use crate::properties::{Properties, check_no_nul};
 
 /// Properties of a producer that are not the user's to set, and why.
-const OWNED: &[(&str, &str)] = &[
+pub(crate) const OWNED: &[(&str, &str)] = &[
     ("bootstrap.servers", "the servers are the argument of KafkaProducer::builder"),
     ("metadata.broker.list", "the servers are the argument of KafkaProducer::builder"),
     ("transactional.id", "this producer has no transactions"),
@@ -43,7 +43,7 @@ const ROOM_TIMEOUT: Duration = Duration::from_secs(30);
 #[derive(Debug, Clone)]
 pub struct KafkaProducerBuilder {
     servers: String,
-    properties: BTreeMap<String, String>,
+    properties: Properties,
 }
 
 impl KafkaProducerBuilder {
@@ -51,7 +51,7 @@ impl KafkaProducerBuilder {
     /// `partitioner` `murmur2_random` (Java's choice of partition for a key).
     #[must_use]
     pub fn set(mut self, property: impl Into<String>, value: impl Into<String>) -> Self {
-        self.properties.insert(property.into(), value.into());
+        self.properties.set(property.into(), value.into());
         self
     }
 
@@ -61,23 +61,22 @@ impl KafkaProducerBuilder {
     ///
     /// Names the property, its value and what is allowed.
     pub fn build(self) -> Result<KafkaProducer, Error> {
-        check_servers(&self.servers)?;
-        check_properties(&self.properties, OWNED)?;
-        let mut config = ClientConfig::new();
-        config.set("bootstrap.servers", &self.servers);
-        for (name, value) in DEFAULTS {
-            config.set(*name, *value);
-        }
-        for (name, value) in &self.properties {
-            config.set(name, value);
-        }
+        let config = self.client_config()?;
         let failures = Arc::new(Mutex::new(Failures::default()));
         let context = Deliveries { failures: Arc::clone(&failures) };
         let inner = config.create_with_context(context).map_err(|error: KafkaError| {
             let error = Error::new(format!("create the Kafka producer: {error}"));
-            name_files(error, &self.properties)
+            self.properties.name_files(error)
         })?;
         Ok(KafkaProducer { inner, failures })
+    }
+
+    pub(crate) fn client_config(&self) -> Result<ClientConfig, Error> {
+        check_servers(&self.servers)?;
+        self.properties.check(OWNED)?;
+        let mut config = self.properties.config(DEFAULTS, &[]);
+        config.set("bootstrap.servers", &self.servers);
+        Ok(config)
     }
 }
 
@@ -148,7 +147,7 @@ impl<'a> Record<'a> {
 impl KafkaProducer {
     /// A producer for the Kafka servers `host:port[,host:port...]`.
     pub fn builder(servers: impl Into<String>) -> KafkaProducerBuilder {
-        KafkaProducerBuilder { servers: servers.into(), properties: BTreeMap::new() }
+        KafkaProducerBuilder { servers: servers.into(), properties: Properties::default() }
     }
 
     /// Hands the message over. Waits while the producer's queue is full, for at most 30 s. What

@@ -14,7 +14,7 @@ use super::{Depth, Done, is_gate, root, target_folder};
 use crate::outcome::{Ended, Failure, say};
 
 /// As `crates/keylane-fuzz/src/targets.rs` names them.
-const TARGETS: [&str; 11] = [
+const TARGETS: [&str; 12] = [
     "log-block",
     "log-records",
     "rocketmq-frames",
@@ -22,6 +22,7 @@ const TARGETS: [&str; 11] = [
     "rocketmq-pull",
     "rocketmq-json",
     "rocketmq-config",
+    "kafka-properties",
     "csv",
     "options",
     "load-flags",
