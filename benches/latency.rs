@@ -26,10 +26,9 @@ use benches::median;
 use bytes::Bytes;
 use crossbeam_channel::{Receiver, Sender, bounded};
 use keylane::{Consumer, Context, Handled, Latency, Listener, Message, Outcome, listen};
-use keylane_source::{
-    Commit, FetchLimits, Position, QueueId, SeekTo, Source, SourceError, SourceEvent, SourceWaker,
-};
-use keylane_testkit::memory::{MemorySource, MemoryTopic};
+use keylane_source::{FetchLimits, Position, QueueId, SeekTo, Source, SourceError, SourceEvent};
+use keylane_testkit::memory::MemoryTopic;
+use keylane_testkit::tap::Tap;
 
 const QUEUES: u32 = 4;
 const SHARDS: usize = 4;
@@ -183,7 +182,7 @@ type Took = (Vec<u64>, Option<Latency>);
 fn keylane(clock: Instant, rate: f64, messages: u64) -> Took {
     let topic = topic(clock, messages);
     let notes = Arc::new(Notes::default());
-    let consumer = Consumer::builder(Paced::new(topic.source(), rate))
+    let consumer = Consumer::builder(Paced::at(rate).on(topic.source()))
         .shards(SHARDS)
         .fetch_max(PULL)
         .channel_capacity(CAPACITY)
@@ -207,7 +206,7 @@ fn keylane(clock: Instant, rate: f64, messages: u64) -> Took {
 }
 
 fn bare(clock: Instant, rate: f64, messages: u64) -> Took {
-    let mut source = Paced::new(topic(clock, messages).source(), rate);
+    let mut source = Paced::at(rate).on(topic(clock, messages).source());
     let notes = Arc::new(Notes::default());
     let (senders, threads): (Vec<_>, Vec<_>) = (0..SHARDS)
         .map(|_| {
@@ -254,9 +253,8 @@ impl Notes {
     }
 }
 
-/// Brings no more than has come by now. All else is the inner source's.
+/// Brings no more than has come by now.
 struct Paced {
-    inner: MemorySource,
     rate: f64,
     /// Messages begin to come when the first queue is read.
     began: Option<Instant>,
@@ -264,8 +262,8 @@ struct Paced {
 }
 
 impl Paced {
-    fn new(inner: MemorySource, rate: f64) -> Self {
-        Self { inner, rate, began: None, given: 0.0 }
+    fn at(rate: f64) -> Self {
+        Self { rate, began: None, given: 0.0 }
     }
 
     /// How many messages are there and were not given out.
@@ -275,15 +273,16 @@ impl Paced {
     }
 }
 
-impl Source for Paced {
+impl Tap for Paced {
     fn poll(
         &mut self,
+        source: &mut dyn Source,
         limits: FetchLimits,
         wait: Duration,
         events: &mut Vec<SourceEvent>,
     ) -> Result<(), SourceError> {
         if self.rate.is_infinite() || self.began.is_none() {
-            return self.inner.poll(limits, wait, events);
+            return source.poll(limits, wait, events);
         }
         let due = self.due();
         if due < 1.0 {
@@ -299,7 +298,7 @@ impl Source for Paced {
         let messages = part.clamp(1, limits.messages);
         let before = events.len();
         // It waits only where there is nothing: behind the last message, or while queues are paused.
-        self.inner.poll(FetchLimits { messages, ..limits }, wait, events)?;
+        source.poll(FetchLimits { messages, ..limits }, wait, events)?;
         for event in &events[before..] {
             if let SourceEvent::Fetched(fetch) = event {
                 self.given += fetch.messages.len() as f64;
@@ -308,40 +307,8 @@ impl Source for Paced {
         Ok(())
     }
 
-    fn seek(&mut self, queue: QueueId, to: SeekTo) {
+    fn seek(&mut self, source: &mut dyn Source, queue: QueueId, to: SeekTo) {
         self.began.get_or_insert_with(Instant::now);
-        self.inner.seek(queue, to);
-    }
-
-    fn pause(&mut self, queue: QueueId) {
-        self.inner.pause(queue);
-    }
-
-    fn resume(&mut self, queue: QueueId) {
-        self.inner.resume(queue);
-    }
-
-    fn commit(&mut self, commit: Commit) {
-        self.inner.commit(commit);
-    }
-
-    fn look_up_committed(&mut self, queue: QueueId) {
-        self.inner.look_up_committed(queue);
-    }
-
-    fn release(&mut self, queue: QueueId) {
-        self.inner.release(queue);
-    }
-
-    fn waker(&self) -> SourceWaker {
-        self.inner.waker()
-    }
-
-    fn close(
-        &mut self,
-        timeout: Duration,
-        events: &mut Vec<SourceEvent>,
-    ) -> Result<(), SourceError> {
-        self.inner.close(timeout, events)
+        source.seek(queue, to);
     }
 }

@@ -6,6 +6,9 @@
 //! | [`script`] | a source that does what the test says, faults included | to test a consumer |
 //! | [`recorder`] | notes of what happened, and a verdict | to know that all promises held |
 //! | [`guarantee`] | the promises themselves, as objects that watch | to feed them in another way |
+//! | [`tap`] | something between a source and the engine | to watch or change some of the calls |
+//! | [`journal`] | one file for what several processes see | to judge a whole group |
+//! | [`members`] | members of a group that are processes | to kill some of them |
 //! | [`workload`] | keys, sizes, work and faults, the same for the same seed | to make load |
 //! | [`memory`] | a fast source over messages in memory | to measure |
 //! | [`conformance`] | what a source must do, as tests | to write an adaptor |
@@ -88,7 +91,10 @@
 
 pub mod conformance;
 pub mod guarantee;
+pub mod journal;
+pub mod members;
 pub mod memory;
 pub mod recorder;
 pub mod script;
+pub mod tap;
 pub mod workload;

@@ -52,6 +52,7 @@ use crate::guarantee::{
     CallId, Delivered, Epoch, Event, KeyCheckers, Lane, MemberId, Moment, Outcome, QueueCheckers,
     Scope, Settled, Verdict, VerdictBuilder,
 };
+use crate::journal::Journal;
 
 mod call;
 mod sink;
@@ -62,7 +63,7 @@ mod tests;
 use call::Item;
 pub use call::{Call, Later};
 pub use sink::RecordedSink;
-pub use source::Recorded;
+pub use source::{Recorded, Recording};
 
 /// How many parts keys are split into: many threads, rarely two in one part.
 const KEY_PARTS: usize = 64;
@@ -83,6 +84,8 @@ struct Shared {
     keys: Vec<Mutex<KeyCheckers>>,
     queues: Vec<Mutex<QueuePart>>,
     gauge: Arc<Gauge>,
+    /// Where all is written, too.
+    journal: Option<Journal>,
 }
 
 /// The consumer that this handle speaks for.
@@ -100,28 +103,45 @@ struct QueuePart {
 impl Recorder {
     /// A recorder of one consumer, whose order and exclusion hold in this scope.
     pub fn new(scope: Scope) -> Self {
-        Self::build(scope, None)
+        Self::build(scope, None, None)
+    }
+
+    /// A recorder of the one member in this process, that also writes everything to a journal, from
+    /// which another process can judge the whole group. No two processes may have the same number;
+    /// [others](Self::another_member) in this one have the numbers behind it.
+    ///
+    /// # Panics
+    ///
+    /// Later, whenever the journal cannot be written.
+    pub fn journaled(scope: Scope, member: MemberId, journal: &Journal) -> Self {
+        Self::build(scope, None, Some((member, journal.clone())))
     }
 
     /// One that also checks that at most so many messages are fetched and not finished: the budget
     /// plus one fetch for each queue.
     pub fn with_in_flight_limit(scope: Scope, messages: u64) -> Self {
-        Self::build(scope, Some(messages))
+        Self::build(scope, Some(messages), None)
     }
 
-    fn build(scope: Scope, in_flight_limit: Option<u64>) -> Self {
+    fn build(
+        scope: Scope,
+        in_flight_limit: Option<u64>,
+        journal: Option<(MemberId, Journal)>,
+    ) -> Self {
         let gauge = Arc::<Gauge>::default();
         let part = || {
             let checkers = QueueCheckers::new(in_flight_limit, Arc::clone(&gauge));
             Mutex::new(QueuePart { checkers, ..QueuePart::default() })
         };
+        let (first, journal) = journal.unzip();
         let shared = Shared {
             scope,
             calls: AtomicU64::new(1),
-            members: AtomicU32::new(0),
+            members: AtomicU32::new(first.map_or(0, |member| member.0)),
             keys: std::iter::repeat_with(Mutex::default).take(KEY_PARTS).collect(),
             queues: std::iter::repeat_with(part).take(QUEUE_PARTS).collect(),
             gauge,
+            journal,
         };
         Self::of_new_member(Arc::new(shared))
     }
@@ -143,8 +163,14 @@ impl Recorder {
     #[must_use]
     pub fn crash(&self) -> Self {
         self.member.has_crashed.store(true, Ordering::Release);
-        self.spread(&Event::Crashed { member: self.member.id });
+        let crashed = Event::Crashed { member: self.member.id };
+        self.write(&crashed);
+        self.spread(&crashed);
         self.another_member()
+    }
+
+    fn closing(&self) {
+        self.note(&Event::Closing { member: self.member.id });
     }
 
     /// Says that this consumer has stopped: no call of it may begin any more. [`Recorded`] says so
@@ -194,7 +220,9 @@ impl Recorder {
             let epoch = part.epochs.get(&queue).copied().unwrap_or_default();
             let item = Item { queue, epoch, offset, lane };
             if self.is_heard() {
-                part.checkers.observe(&self.delivered(id, &item, shard, attempt));
+                let delivered = self.delivered(id, &item, shard, attempt);
+                self.write(&delivered);
+                part.checkers.observe(&delivered);
             }
             item
         };
@@ -231,7 +259,10 @@ impl Recorder {
         let mut queues = QueueLock::new(&self.shared);
         if self.is_heard() {
             for (item, outcome) in settled.clone() {
-                queues.part(item.queue).checkers.observe(&event((item, outcome)));
+                let settled = event((item, outcome));
+                let part = queues.part(item.queue);
+                self.write(&settled);
+                part.checkers.observe(&settled);
             }
         }
         drop(queues);
@@ -272,12 +303,15 @@ impl Recorder {
         self.queue_part(queue).epochs.get(&queue).copied().unwrap_or_default()
     }
 
-    /// Takes note of an event as it is: for replaying what another process has logged.
+    /// Takes note of an event as it is: for replaying what another process has written to its
+    /// [journal](crate::journal).
     pub fn note(&self, event: &Event<'_>) {
         if !self.is_heard() {
             return;
         }
+        self.write(event);
         match event {
+            Event::Closing { .. } => {}
             Event::Crashed { .. } | Event::Stopped { .. } => self.spread(event),
             Event::Assigned { queue, epoch, .. } => {
                 let mut part = self.queue_part(*queue);
@@ -345,6 +379,12 @@ impl Recorder {
     fn note_lane(&self, queue: QueueId, lane: &Lane, event: &Event<'_>) {
         if let Some(id) = lane.in_process(queue) {
             self.shared.keys[id.part(KEY_PARTS)].lock().observe(event);
+        }
+    }
+
+    fn write(&self, event: &Event<'_>) {
+        if let Some(journal) = &self.shared.journal {
+            journal.write(self.member.id, event);
         }
     }
 

@@ -3,19 +3,15 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
-use keylane_source::{
-    Commit, Committed, FetchLimits, QueueId, QueueLocks, SeekTo, Source, SourceError, SourceEvent,
-    SourceWaker, Watermark,
-};
+use keylane_source::{Commit, Committed, QueueId, SeekTo, Source, SourceEvent, Watermark};
+use keylane_testkit::tap::Tap;
 
 use super::history::{Line, Looked, Step, Writer};
 
-/// The wrapper. The embedded log has no locks, takes no queue away and resets none: anything of
+/// What writes it. The embedded log has no locks, takes no queue away and resets none: anything of
 /// that kind is written as a failed look-up, which no checker lets pass.
-pub(super) struct Tap<S> {
-    source: S,
+pub(super) struct Historian {
     history: Arc<Writer>,
     found: HashMap<QueueId, Looked>,
     /// How far each queue was read, where commits are to be that far.
@@ -24,18 +20,19 @@ pub(super) struct Tap<S> {
     committed: Box<dyn FnMut() + Send>,
 }
 
-impl<S: Source> Tap<S> {
+impl Historian {
     pub(super) fn new(
-        source: S,
         history: Arc<Writer>,
         commits_too_early: bool,
         committed: Box<dyn FnMut() + Send>,
     ) -> Self {
         let too_early = commits_too_early.then(HashMap::new);
-        Self { source, history, found: HashMap::new(), too_early, committed }
+        Self { history, found: HashMap::new(), too_early, committed }
     }
+}
 
-    fn note(&mut self, event: &SourceEvent) {
+impl Tap for Historian {
+    fn event(&mut self, event: &SourceEvent) {
         match event {
             SourceEvent::Assigned { queue, committed }
             | SourceEvent::LookedUp { queue, committed } => {
@@ -68,22 +65,8 @@ impl<S: Source> Tap<S> {
             _ => {}
         }
     }
-}
 
-impl<S: Source> Source for Tap<S> {
-    fn poll(
-        &mut self,
-        limits: FetchLimits,
-        wait: Duration,
-        events: &mut Vec<SourceEvent>,
-    ) -> Result<(), SourceError> {
-        let before = events.len();
-        let result = self.source.poll(limits, wait, events);
-        events[before..].iter().for_each(|event| self.note(event));
-        result
-    }
-
-    fn seek(&mut self, queue: QueueId, to: SeekTo) {
+    fn seek(&mut self, source: &mut dyn Source, queue: QueueId, to: SeekTo) {
         // One epoch a queue and process: the first seek begins it.
         if let Some(found) = self.found.remove(&queue) {
             let start = match to {
@@ -92,18 +75,10 @@ impl<S: Source> Source for Tap<S> {
             };
             self.history.write(&Line::Begins { queue: queue.index(), found, start });
         }
-        self.source.seek(queue, to);
+        source.seek(queue, to);
     }
 
-    fn pause(&mut self, queue: QueueId) {
-        self.source.pause(queue);
-    }
-
-    fn resume(&mut self, queue: QueueId) {
-        self.source.resume(queue);
-    }
-
-    fn commit(&mut self, mut commit: Commit) {
+    fn commit(&mut self, source: &mut dyn Source, mut commit: Commit) {
         if let Some(read) = &self.too_early
             && let Some(read) = read.get(&commit.queue)
         {
@@ -111,36 +86,16 @@ impl<S: Source> Source for Tap<S> {
         }
         let (queue, watermark) = (commit.queue.index(), commit.watermark.get());
         self.history.write(&Line::Commit { queue, watermark, step: Step::Asked });
-        self.source.commit(commit);
+        source.commit(commit);
         (self.committed)();
     }
 
-    fn look_up_committed(&mut self, queue: QueueId) {
-        self.source.look_up_committed(queue);
-    }
-
-    fn release(&mut self, queue: QueueId) {
+    fn release(&mut self, source: &mut dyn Source, queue: QueueId) {
         self.history.write(&Line::Released { queue: queue.index() });
-        self.source.release(queue);
+        source.release(queue);
     }
 
-    fn waker(&self) -> SourceWaker {
-        self.source.waker()
-    }
-
-    fn locks(&mut self) -> Option<&mut dyn QueueLocks> {
-        self.source.locks()
-    }
-
-    fn close(
-        &mut self,
-        timeout: Duration,
-        events: &mut Vec<SourceEvent>,
-    ) -> Result<(), SourceError> {
-        let before = events.len();
-        let result = self.source.close(timeout, events);
-        events[before..].iter().for_each(|event| self.note(event));
+    fn closed(&mut self) {
         self.history.write(&Line::Stopped);
-        result
     }
 }

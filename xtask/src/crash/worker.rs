@@ -13,10 +13,11 @@ use keylane::{
     BatchOutcome, Consumer, FailurePolicy, Health, Message, Mode, Outcome, StartFrom, listen,
 };
 use keylane_log::{Fsync, Log, Options, Record};
+use keylane_testkit::tap::Tap;
 use keylane_testkit::workload::{Fault, Faults, Prng, mix};
 
 use super::history::{self, Line, Writer};
-use super::tap::Tap;
+use super::tap::Historian;
 use super::{FETCH, Folder, GROUP, IN_FLIGHT, QUEUES, TOPIC};
 use crate::outcome::{Ended, Failure};
 
@@ -129,7 +130,8 @@ fn consume(
     let source = source.map_err(|error| Failure::other("consume from the log", error))?;
     let announcer = Arc::clone(announcer);
     let committed = Box::new(move || announcer.at(Announced::Commit));
-    let source = Tap::new(source, Arc::clone(history), flags.commit_too_early, committed);
+    let historian = Historian::new(Arc::clone(history), flags.commit_too_early, committed);
+    let source = historian.on(source);
     let mode = prng.below(3);
     let builder = Consumer::builder(source)
         .mode(if mode == 0 { Mode::QueueLocked } else { Mode::KeySharded })

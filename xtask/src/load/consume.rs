@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use keylane::{Consumer, ConsumerBuilder, Exhausted, FailurePolicy, Health, Metrics, listen};
 use keylane_source::Source;
 use keylane_testkit::recorder::Recorded;
+use keylane_testkit::tap::Tap;
 
 use super::listener::{BatchWorker, Shared, Worker};
 use super::pace::Pace;
@@ -15,7 +16,7 @@ use super::plan::{Plan, RunPlan, engine_mode, name};
 use super::progress::Phase;
 use super::result::Sample;
 use super::stage::{Producing, Stage, Stored, paced};
-use super::tap::Tap;
+use super::tap::Pulls;
 use super::workload::Workload;
 use crate::flags::{Break, work_duration};
 use crate::outcome::{Ended, Failure};
@@ -99,11 +100,11 @@ impl Consuming<'_> {
         let plan = self.plan;
         let recorded = Recorded::new(source, &self.shared.recorder);
         let commits_too_much = plan.break_on_purpose == Some(Break::Commit);
-        let tapped = Tap::new(recorded, Arc::clone(&self.shared.pulled), commits_too_much);
+        let pulls = Pulls { pulled: Arc::clone(&self.shared.pulled), commits_too_much };
         let failure = FailurePolicy::default()
             .backoff(Duration::from_millis(5), Duration::from_millis(100))
             .then(Exhausted::Stop);
-        let builder: ConsumerBuilder<_> = Consumer::builder(tapped)
+        let builder: ConsumerBuilder<_> = Consumer::builder(pulls.on(recorded))
             .mode(engine_mode(self.run.mode))
             .shards(plan.shards as usize)
             .in_flight_max(plan.in_flight as usize)

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use keylane_source::{
-    Commit, Fetch, FetchLimits, Position, QueueId, QueueLocks, SeekTo, Source, SourceError,
-    SourceEvent, SourceWaker,
+    Fetch, FetchLimits, Position, QueueId, SeekTo, Source, SourceError, SourceEvent,
 };
+use keylane_testkit::tap::Tap;
 
 use super::timeline::Timeline;
 
@@ -48,10 +48,9 @@ impl Pace {
     }
 }
 
-/// The source. What it has fetched and not given out waits here, in order, and its queue is paused
-/// below: at most one fetch a queue waits.
-pub(super) struct Paced<S> {
-    source: S,
+/// Makes a source keep the pace. What it has fetched and not given out waits here, in order, and its
+/// queue is paused below: at most one fetch a queue waits.
+pub(super) struct Paced {
     pace: Pace,
     produced: Arc<Timeline>,
     given: u64,
@@ -60,14 +59,14 @@ pub(super) struct Paced<S> {
     paused: HashSet<QueueId>,
 }
 
-impl<S: Source> Paced<S> {
-    pub(super) fn new(source: S, pace: Pace, produced: Arc<Timeline>) -> Self {
+impl Paced {
+    pub(super) fn new(pace: Pace, produced: Arc<Timeline>) -> Self {
         let (waiting, paused) = (VecDeque::new(), HashSet::new());
-        Self { source, pace, produced, given: 0, waiting, paused }
+        Self { pace, produced, given: 0, waiting, paused }
     }
 
     /// Gives out what is due; the rest of a fetch stays in front.
-    fn give(&mut self, events: &mut Vec<SourceEvent>) {
+    fn give(&mut self, source: &mut dyn Source, events: &mut Vec<SourceEvent>) {
         while let Some(event) = self.waiting.pop_front() {
             let SourceEvent::Fetched(mut fetch) = event else {
                 events.push(event);
@@ -90,17 +89,17 @@ impl<S: Source> Paced<S> {
                 self.waiting.push_front(SourceEvent::Fetched(rest));
                 fetch.position = between;
             } else if !self.paused.contains(&fetch.queue) {
-                self.source.resume(fetch.queue);
+                source.resume(fetch.queue);
             }
             events.push(SourceEvent::Fetched(fetch));
         }
     }
 
     /// Forgets what was fetched of a queue and not given out.
-    fn forget(&mut self, queue: QueueId) {
+    fn forget(&mut self, source: &mut dyn Source, queue: QueueId) {
         self.waiting.retain(|event| !is_fetch_of(event, queue));
         if !self.paused.contains(&queue) {
-            self.source.resume(queue);
+            source.resume(queue);
         }
     }
 }
@@ -109,15 +108,16 @@ fn is_fetch_of(event: &SourceEvent, queue: QueueId) -> bool {
     matches!(event, SourceEvent::Fetched(fetch) if fetch.queue == queue)
 }
 
-impl<S: Source> Source for Paced<S> {
+impl Tap for Paced {
     fn poll(
         &mut self,
+        source: &mut dyn Source,
         mut limits: FetchLimits,
         wait: Duration,
         events: &mut Vec<SourceEvent>,
     ) -> Result<(), SourceError> {
         let before = events.len();
-        self.give(events);
+        self.give(source, events);
         let wait = match self.waiting.is_empty() {
             _ if events.len() > before => Duration::ZERO,
             true => wait,
@@ -128,60 +128,36 @@ impl<S: Source> Source for Paced<S> {
         };
         limits.messages = limits.messages.min(self.pace.fetch());
         let mut brought = Vec::new();
-        self.source.poll(limits, wait, &mut brought)?;
+        source.poll(limits, wait, &mut brought)?;
         for event in &brought {
             if let SourceEvent::Fetched(fetch) = event {
-                self.source.pause(fetch.queue);
+                source.pause(fetch.queue);
             }
         }
         self.waiting.extend(brought);
-        self.give(events);
+        self.give(source, events);
         Ok(())
     }
 
-    fn seek(&mut self, queue: QueueId, to: SeekTo) {
-        self.forget(queue);
-        self.source.seek(queue, to);
+    fn seek(&mut self, source: &mut dyn Source, queue: QueueId, to: SeekTo) {
+        self.forget(source, queue);
+        source.seek(queue, to);
     }
 
-    fn pause(&mut self, queue: QueueId) {
+    fn pause(&mut self, source: &mut dyn Source, queue: QueueId) {
         self.paused.insert(queue);
-        self.source.pause(queue);
+        source.pause(queue);
     }
 
-    fn resume(&mut self, queue: QueueId) {
+    fn resume(&mut self, source: &mut dyn Source, queue: QueueId) {
         self.paused.remove(&queue);
         if !self.waiting.iter().any(|event| is_fetch_of(event, queue)) {
-            self.source.resume(queue);
+            source.resume(queue);
         }
     }
 
-    fn commit(&mut self, commit: Commit) {
-        self.source.commit(commit);
-    }
-
-    fn look_up_committed(&mut self, queue: QueueId) {
-        self.source.look_up_committed(queue);
-    }
-
-    fn release(&mut self, queue: QueueId) {
-        self.forget(queue);
-        self.source.release(queue);
-    }
-
-    fn locks(&mut self) -> Option<&mut dyn QueueLocks> {
-        self.source.locks()
-    }
-
-    fn waker(&self) -> SourceWaker {
-        self.source.waker()
-    }
-
-    fn close(
-        &mut self,
-        timeout: Duration,
-        events: &mut Vec<SourceEvent>,
-    ) -> Result<(), SourceError> {
-        self.source.close(timeout, events)
+    fn release(&mut self, source: &mut dyn Source, queue: QueueId) {
+        self.forget(source, queue);
+        source.release(queue);
     }
 }

@@ -17,8 +17,9 @@ use std::sync::Arc;
 
 use keylane_source::{QueueId, Source, Watermark};
 use keylane_testkit::recorder::Recorder;
+use keylane_testkit::tap::Tap;
 
-use super::pace::Pace;
+use super::pace::{Pace, Paced};
 use super::plan::{Plan, RunPlan};
 use super::timeline::Timeline;
 use super::workload::Workload;
@@ -162,5 +163,5 @@ pub(super) fn paced(
     pace: Pace,
     produced: &Arc<Timeline>,
 ) -> Box<dyn Source> {
-    Box::new(super::pace::Paced::new(source, pace, Arc::clone(produced)))
+    Box::new(Paced::new(pace, Arc::clone(produced)).on(source))
 }

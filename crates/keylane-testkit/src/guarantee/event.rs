@@ -103,6 +103,12 @@ pub enum Event<'a> {
         /// Why.
         cause: &'a ResetCause,
     },
+    /// The member begins to leave: from here on others may have its queues, although it has not
+    /// released them.
+    Closing {
+        /// Which member.
+        member: MemberId,
+    },
     /// The member is gone, as after `kill -9`: its epochs end, its calls are no more.
     Crashed {
         /// Which member.

@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use keylane_source::{
-    Commit, CommitTag, FetchLimits, LockReply, QueueId, QueueLocks, ResetCause, SeekTo, Source,
-    SourceError, SourceEvent, SourceWaker,
+    Commit, CommitTag, LockReply, QueueId, ResetCause, SeekTo, Source, SourceError, SourceEvent,
 };
 
 use super::Recorder;
 use crate::guarantee::{CommitStep, Epoch, Event, Found};
+use crate::tap::{Tap, Tapped};
 
 /// Wraps a source. An epoch begins with the first `seek` after an assignment, a reset or a look-up,
 /// and ends with the release, the loss (of the queue or of its lock), the reset, or the close.
@@ -18,16 +18,18 @@ use crate::guarantee::{CommitStep, Epoch, Event, Found};
 /// seen when it holds the lock again and asks what is committed, which it does between epochs only.
 ///
 /// Events are recorded before the engine sees them, calls before the source sees them.
+pub type Recorded<S> = Tapped<S, Recording>;
+
+/// What [`Recorded`] puts on the source.
 #[derive(Debug)]
-pub struct Recorded<S> {
-    source: S,
+pub struct Recording {
     recorder: Recorder,
     queues: HashMap<QueueId, View>,
     /// In which epoch the commits were asked for that are not answered yet.
     asked: HashMap<(QueueId, CommitTag), Epoch>,
 }
 
-/// A queue as this wrapper knows it.
+/// A queue as it is known here.
 #[derive(Debug)]
 struct View {
     found: Found,
@@ -40,10 +42,12 @@ impl<S: Source> Recorded<S> {
     /// The same source, with this recorder listening.
     pub fn new(source: S, recorder: &Recorder) -> Self {
         let recorder = recorder.clone();
-        Self { source, recorder, queues: HashMap::new(), asked: HashMap::new() }
+        Recording { recorder, queues: HashMap::new(), asked: HashMap::new() }.on(source)
     }
+}
 
-    fn note(&mut self, event: &SourceEvent) {
+impl Tap for Recording {
+    fn event(&mut self, event: &SourceEvent) {
         match event {
             SourceEvent::Assigned { queue, committed } => {
                 let epoch = self.recorder.epoch(*queue);
@@ -81,6 +85,54 @@ impl<S: Source> Recorded<S> {
         }
     }
 
+    fn seek(&mut self, source: &mut dyn Source, queue: QueueId, to: SeekTo) {
+        if let Some(view) = self.queues.get_mut(&queue).filter(|view| !view.runs) {
+            let start = match to {
+                SeekTo::Position(position) => Some(position),
+                _ => None,
+            };
+            view.epoch = self.recorder.begin_epoch(queue, view.found, start);
+            view.runs = true;
+        }
+        source.seek(queue, to);
+    }
+
+    fn commit(&mut self, source: &mut dyn Source, commit: Commit) {
+        let epoch = self.queues.get(&commit.queue).map(|view| view.epoch).unwrap_or_default();
+        self.asked.insert((commit.queue, commit.tag), epoch);
+        self.committed(&commit, epoch, CommitStep::Asked);
+        source.commit(commit);
+    }
+
+    fn look_up_committed(&mut self, source: &mut dyn Source, queue: QueueId) {
+        self.lost(queue);
+        source.look_up_committed(queue);
+    }
+
+    fn release(&mut self, source: &mut dyn Source, queue: QueueId) {
+        if let Some(view) = self.queues.get_mut(&queue).filter(|view| view.runs) {
+            view.runs = false;
+            self.recorder.note(&Event::Revoked { queue, epoch: view.epoch });
+        }
+        source.release(queue);
+    }
+
+    fn close(
+        &mut self,
+        source: &mut dyn Source,
+        timeout: Duration,
+        events: &mut Vec<SourceEvent>,
+    ) -> Result<(), SourceError> {
+        self.recorder.closing();
+        source.close(timeout, events)
+    }
+
+    fn closed(&mut self) {
+        self.recorder.stopped();
+    }
+}
+
+impl Recording {
     fn lost(&mut self, queue: QueueId) {
         if let Some(view) = self.queues.get_mut(&queue).filter(|view| view.runs) {
             view.runs = false;
@@ -102,79 +154,5 @@ impl<S: Source> Recorded<S> {
     fn committed(&self, commit: &Commit, epoch: Epoch, step: CommitStep) {
         let (queue, watermark) = (commit.queue, commit.watermark);
         self.recorder.note(&Event::Committed { queue, epoch, watermark, step });
-    }
-}
-
-impl<S: Source> Source for Recorded<S> {
-    fn poll(
-        &mut self,
-        limits: FetchLimits,
-        wait: Duration,
-        events: &mut Vec<SourceEvent>,
-    ) -> Result<(), SourceError> {
-        let before = events.len();
-        let result = self.source.poll(limits, wait, events);
-        events[before..].iter().for_each(|event| self.note(event));
-        result
-    }
-
-    fn seek(&mut self, queue: QueueId, to: SeekTo) {
-        if let Some(view) = self.queues.get_mut(&queue).filter(|view| !view.runs) {
-            let start = match to {
-                SeekTo::Position(position) => Some(position),
-                _ => None,
-            };
-            view.epoch = self.recorder.begin_epoch(queue, view.found, start);
-            view.runs = true;
-        }
-        self.source.seek(queue, to);
-    }
-
-    fn pause(&mut self, queue: QueueId) {
-        self.source.pause(queue);
-    }
-
-    fn resume(&mut self, queue: QueueId) {
-        self.source.resume(queue);
-    }
-
-    fn commit(&mut self, commit: Commit) {
-        let epoch = self.queues.get(&commit.queue).map(|view| view.epoch).unwrap_or_default();
-        self.asked.insert((commit.queue, commit.tag), epoch);
-        self.committed(&commit, epoch, CommitStep::Asked);
-        self.source.commit(commit);
-    }
-
-    fn look_up_committed(&mut self, queue: QueueId) {
-        self.lost(queue);
-        self.source.look_up_committed(queue);
-    }
-
-    fn release(&mut self, queue: QueueId) {
-        if let Some(view) = self.queues.get_mut(&queue).filter(|view| view.runs) {
-            view.runs = false;
-            self.recorder.note(&Event::Revoked { queue, epoch: view.epoch });
-        }
-        self.source.release(queue);
-    }
-
-    fn waker(&self) -> SourceWaker {
-        self.source.waker()
-    }
-
-    fn locks(&mut self) -> Option<&mut dyn QueueLocks> {
-        self.source.locks()
-    }
-
-    fn close(
-        &mut self,
-        timeout: Duration,
-        events: &mut Vec<SourceEvent>,
-    ) -> Result<(), SourceError> {
-        let before = events.len();
-        let result = self.source.close(timeout, events);
-        events[before..].iter().for_each(|event| self.note(event));
-        self.recorder.stopped();
-        result
     }
 }
