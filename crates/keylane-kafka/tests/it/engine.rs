@@ -57,25 +57,6 @@ impl Stage {
         Some(Self { broker, recorder: Recorder::new(Scope::key()), outsider })
     }
 
-    /// A member of the group whose listener takes this long for a message.
-    fn consumer(
-        &self,
-        source: KafkaSourceBuilder,
-        recorder: &Recorder,
-        work: Duration,
-    ) -> Consumer {
-        let recorded = Recorded::new(source.build().unwrap(), recorder);
-        let recorder = recorder.clone();
-        let listener = listen::each(move |message: &Message, context| {
-            let call = recorder.begin(message, context.shard(), context.attempt());
-            std::thread::sleep(work);
-            call.settle(guarantee::Outcome::Done);
-            Ok(Outcome::Done)
-        });
-        let builder = Consumer::builder(recorded).shards(8);
-        builder.commit_interval(Duration::from_millis(200)).start(listener).unwrap()
-    }
-
     /// Of each partition: what the group has committed, and where it ends.
     fn progress(&self, partitions: u32) -> Vec<(Option<i64>, i64)> {
         let index = |partition: u32| i32::try_from(partition).unwrap();
@@ -111,6 +92,20 @@ impl Stage {
         verdict.assert_clean();
         assert_eq!(verdict.delivered, delivered, "{verdict}");
     }
+}
+
+/// A member of the group whose listener takes this long for a message.
+fn start(source: KafkaSourceBuilder, recorder: &Recorder, work: Duration) -> Consumer {
+    let recorded = Recorded::new(source.build().unwrap(), recorder);
+    let recorder = recorder.clone();
+    let listener = listen::each(move |message: &Message, context| {
+        let call = recorder.begin(message, context.shard(), context.attempt());
+        std::thread::sleep(work);
+        call.settle(guarantee::Outcome::Done);
+        Ok(Outcome::Done)
+    });
+    let builder = Consumer::builder(recorded).shards(8);
+    builder.commit_interval(Duration::from_millis(200)).start(listener).unwrap()
 }
 
 /// Writes keyed messages, each to a partition that its key decides, and says so to the recorder.
@@ -190,7 +185,7 @@ fn under_load<T>(filler: &mut Filler, run: impl FnOnce() -> T) -> T {
 
 /// Looks until it has happened; fails with what was seen last.
 #[track_caller]
-fn until(what: &str, look: impl Fn() -> Result<(), String>) {
+fn until(what: &str, mut look: impl FnMut() -> Result<(), String>) {
     let start = Instant::now();
     while let Err(seen) = look() {
         assert!(start.elapsed() < PATIENCE, "never happened: {what}; {seen}");

@@ -72,37 +72,7 @@ impl Stage {
 
     /// A member of the group, in an order of keys, whose listener takes this long for a message.
     fn member(&self, recorder: &Recorder, work: Duration) -> Consumer {
-        self.start(RocketMqSource::new(self.config()).unwrap(), recorder, work)
-    }
-
-    /// The same, from a source of the test's own.
-    fn start(
-        &self,
-        source: impl Source + 'static,
-        recorder: &Recorder,
-        work: Duration,
-    ) -> Consumer {
-        let builder = self.builder(source, recorder, Mode::KeySharded);
-        let recorder = recorder.clone();
-        let listener = listen::each(move |message: &Message, context| {
-            let call = recorder.begin(message, context.shard(), context.attempt());
-            std::thread::sleep(work);
-            call.settle(guarantee::Outcome::Done);
-            Ok(Outcome::Done)
-        });
-        builder.start(listener).unwrap()
-    }
-
-    fn builder(
-        &self,
-        source: impl Source + 'static,
-        recorder: &Recorder,
-        mode: Mode,
-    ) -> ConsumerBuilder<impl Source + 'static> {
-        Consumer::builder(Recorded::new(source, recorder))
-            .mode(mode)
-            .shards(8)
-            .commit_interval(Duration::from_millis(200))
+        start(RocketMqSource::new(self.config()).unwrap(), recorder, Mode::KeySharded, work)
     }
 
     fn committed(&self) -> Vec<Option<u64>> {
@@ -131,6 +101,35 @@ impl Stage {
         assert_eq!(verdict.delivered, delivered, "{verdict}");
         verdict
     }
+}
+
+/// A member of a group whose listener takes this long for a message.
+fn start(
+    source: impl Source + 'static,
+    recorder: &Recorder,
+    mode: Mode,
+    work: Duration,
+) -> Consumer {
+    let builder = builder(source, recorder, mode);
+    let recorder = recorder.clone();
+    let listener = listen::each(move |message: &Message, context| {
+        let call = recorder.begin(message, context.shard(), context.attempt());
+        std::thread::sleep(work);
+        call.settle(guarantee::Outcome::Done);
+        Ok(Outcome::Done)
+    });
+    builder.start(listener).unwrap()
+}
+
+fn builder(
+    source: impl Source + 'static,
+    recorder: &Recorder,
+    mode: Mode,
+) -> ConsumerBuilder<impl Source + 'static> {
+    Consumer::builder(Recorded::new(source, recorder))
+        .mode(mode)
+        .shards(8)
+        .commit_interval(Duration::from_millis(200))
 }
 
 /// Writes messages whose keys decide their queues, and says so to the recorder. Nobody else writes,

@@ -4,7 +4,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use super::{Filler, Stage, under_load, until, until_assigned};
+use super::{Filler, Stage, start, under_load, until, until_assigned};
 
 #[test]
 fn a_broker_that_is_killed_under_load_loses_nothing() {
@@ -18,7 +18,7 @@ fn a_broker_that_is_killed_under_load_loses_nothing() {
         .map(|nth| {
             let recorder =
                 if nth == 0 { stage.recorder.clone() } else { stage.recorder.another_member() };
-            stage.consumer(source(), &recorder, Duration::from_millis(1))
+            start(source(), &recorder, Duration::from_millis(1))
         })
         .collect();
     members.iter().for_each(|member| until_assigned(member, 2));

@@ -15,7 +15,7 @@ use rdkafka::consumer::{CommitMode, Consumer as _};
 use rdkafka::producer::{BaseRecord, Producer};
 use rdkafka::{Offset as KafkaOffset, TopicPartitionList};
 
-use super::{ANSWER, Filler, STOP, Stage, under_load, until_assigned};
+use super::{ANSWER, Filler, STOP, Stage, start, under_load, until_assigned};
 use crate::fetch::COOPERATIVE;
 use crate::real_broker::block_on;
 
@@ -28,8 +28,8 @@ fn partitions_added_under_load_are_read_too() {
         let often = ("topic.metadata.refresh.interval.ms", "300");
         stage.broker.source().set(COOPERATIVE.0, COOPERATIVE.1).set(often.0, often.1)
     };
-    let first = stage.consumer(source(), &stage.recorder, MILLISECOND);
-    let second = stage.consumer(source(), &stage.recorder.another_member(), MILLISECOND);
+    let first = start(source(), &stage.recorder, MILLISECOND);
+    let second = start(source(), &stage.recorder.another_member(), MILLISECOND);
     until_assigned(&first, 1);
     until_assigned(&second, 1);
     let mut filler = Filler::new(&stage, 2, 300);
@@ -54,7 +54,7 @@ fn offsets_that_an_operator_resets_are_where_the_group_goes_on() {
     let mut filler = Filler::new(&stage, 2, 50);
     (0..2_000).for_each(|_| filler.send());
     filler.flush();
-    let first = stage.consumer(stage.broker.source(), &stage.recorder, MILLISECOND);
+    let first = start(stage.broker.source(), &stage.recorder, MILLISECOND);
     stage.until_committed(2);
     first.stop(STOP).unwrap();
     stage.recorder.verdict().assert_clean();
@@ -71,7 +71,7 @@ fn offsets_that_an_operator_resets_are_where_the_group_goes_on() {
     let reset = Offset::new(400).unwrap();
     stage.recorder.produced_range(again, reset, Position::new(1_000).unwrap());
     filler.recorder = stage.recorder.clone();
-    let second = stage.consumer(stage.broker.source(), &stage.recorder, MILLISECOND);
+    let second = start(stage.broker.source(), &stage.recorder, MILLISECOND);
     (0..1_000).for_each(|_| filler.send());
     filler.flush();
     stage.until_committed(2);
@@ -82,7 +82,7 @@ fn offsets_that_an_operator_resets_are_where_the_group_goes_on() {
 fn aborted_transactions_are_never_delivered_and_never_hold_a_commit() {
     const PARTITIONS: u32 = 3;
     let Some(stage) = Stage::new("aborts", 3, &[]) else { return };
-    let consumer = stage.consumer(stage.broker.source(), &stage.recorder, MILLISECOND);
+    let consumer = start(stage.broker.source(), &stage.recorder, MILLISECOND);
     until_assigned(&consumer, 3);
     let producer = stage.broker.transactional();
     let (mut end, mut delivered) = (0, 0);

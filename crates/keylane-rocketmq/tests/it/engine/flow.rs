@@ -13,7 +13,7 @@ use keylane_testkit::guarantee::{self, Scope};
 use keylane_testkit::recorder::RecordedSink;
 use keylane_testkit::workload::{Fault, Faults};
 
-use super::{Filler, STOP, Stage, until};
+use super::{Filler, STOP, Stage, builder, until};
 use crate::member::{Member, at};
 
 #[test]
@@ -40,7 +40,7 @@ fn many_keys_in_both_ordered_modes_with_failures_and_panics() {
         let backoff =
             FailurePolicy::default().backoff(Duration::from_millis(1), Duration::from_millis(10));
         let policy = backoff.then(Exhausted::Stop);
-        let builder = stage.builder(source, &stage.recorder, mode).failure(policy);
+        let builder = builder(source, &stage.recorder, mode).failure(policy);
         let consumer = builder.start(listener).unwrap();
         stage.until_committed(&ends);
         let metrics = consumer.metrics();
@@ -86,7 +86,7 @@ fn orderly_retries_past_the_limit_end_in_the_dead_letter_topic() {
         let sink = RecordedSink::new(letters.unwrap(), &stage.recorder);
         let policy = FailurePolicy::default().attempts_max(3).then(Exhausted::DeadLetter);
         let source = RocketMqSource::new(stage.config().retries(true)).unwrap();
-        let builder = stage.builder(source, &stage.recorder, mode).batch_max(1);
+        let builder = builder(source, &stage.recorder, mode).batch_max(1);
         let consumer = builder.failure(policy).dead_letters(sink).start(listener).unwrap();
         stage.until_committed(&[100; 4]);
         assert_eq!(dead(&stage), poison);

@@ -1,34 +1,34 @@
 //! Members of one group that come and go while messages flow, with the broker's locks.
 //!
-//! Members are processes of their own: this test program, told by a variable to be one. They are
-//! killed with SIGKILL. All of them append what they see to one [`log`], which is [`judge`]d at the
-//! end.
+//! Members are processes of their own, and are killed with SIGKILL. What all of them have written to
+//! one journal is [`judge`]d at the end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader};
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use keylane::{Consumer, Mode, Outcome, listen};
+use keylane::{Mode, Outcome, listen};
 use keylane_rocketmq::{Config, RocketMqSource};
 use keylane_source::Message;
-use keylane_testkit::guarantee::{self, Scope};
+use keylane_testkit::guarantee::{self, MemberId, Scope};
+use keylane_testkit::members::{Member, Members};
 use tempfile::TempDir;
 
-use super::{Filler, STOP, Stage, reading, under_load, until, until_handled, until_reading};
+use super::{
+    Filler, STOP, Stage, builder, reading, start, under_load, until, until_handled, until_reading,
+};
 use crate::apache::{self, Apache};
 
 mod judge;
-mod log;
+mod tail;
 
 use judge::Handed;
-use log::{Log, Noted, Tail};
+use tail::Tail;
 
-/// `number;server;topic;group;mode;lease in seconds;log` makes this program a member.
-const MEMBER: &str = "KEYLANE_TEST_MEMBER";
-/// So many calls are enough to say that a member takes part.
+/// So many messages are enough to say that a member takes part.
 const TAKES_PART: usize = 200;
 const MS: Duration = Duration::from_millis(1);
 /// So short that a member that was killed is followed soon.
@@ -41,7 +41,7 @@ const BROKER_LEASE: Duration = Duration::from_secs(15);
 fn queue_locked_members_that_join_and_leave_hand_over_without_a_duplicate() {
     let name = "queue_locked_members_that_join_and_leave_hand_over_without_a_duplicate";
     let Some(stage) = Stage::shared(name, 4, Scope::Queue) else { return };
-    let (handed, duplicates) = join_and_leave(stage, "queue-locked", Scope::Queue);
+    let (handed, duplicates) = join_and_leave(stage, Mode::QueueLocked);
     assert_eq!(duplicates, 0);
     assert_eq!(handed.otherwise, 0, "{handed:?}");
     assert!(handed.in_peace >= 6, "{handed:?}");
@@ -53,15 +53,15 @@ fn queue_locked_members_that_join_and_leave_hand_over_without_a_duplicate() {
 fn key_sharded_members_that_join_and_leave_hand_over_at_the_first_unfinished_message() {
     let name = "key_sharded_members_that_join_and_leave_hand_over_at_the_first_unfinished_message";
     let Some(stage) = Stage::shared(name, 4, Scope::key()) else { return };
-    let (handed, duplicates) = join_and_leave(stage, "key-sharded", Scope::key());
+    let (handed, duplicates) = join_and_leave(stage, Mode::KeySharded);
     println!("{duplicates} messages had been finished behind an unfinished one, and came twice");
     assert_eq!(handed.otherwise, 0, "{handed:?}");
     assert!(handed.in_peace >= 6, "{handed:?}");
 }
 
 /// How queues went from hand to hand, and how many messages came twice.
-fn join_and_leave(stage: Stage, mode: &'static str, scope: Scope) -> (Handed, u64) {
-    let mut members = Members::new(&stage, mode, Duration::from_secs(30));
+fn join_and_leave(stage: Stage, mode: Mode) -> (Handed, u64) {
+    let mut members = Group::new(&stage, mode, Duration::from_secs(30));
     let mut filler = Filler::new(&stage, 400);
     come_and_go(&mut filler, &mut members, |members| {
         let first = members.join();
@@ -81,7 +81,7 @@ fn join_and_leave(stage: Stage, mode: &'static str, scope: Scope) -> (Handed, u6
     });
     let (sent, ends) = (filler.sent, filler.ends);
     stage.until_committed(&ends);
-    let (handed, verdict) = members.end(&stage, &scope);
+    let (handed, verdict) = members.end(&stage);
     assert_eq!(verdict.delivered, sent, "{verdict}");
     (handed, verdict.duplicates)
 }
@@ -91,7 +91,7 @@ fn a_killed_members_queues_go_to_its_successor_once_its_locks_have_run_out() {
     let name = "a_killed_members_queues_go_to_its_successor_once_its_locks_have_run_out";
     let Some(apache) = Apache::start(name, BROKER_LEASE) else { return };
     let stage = Stage::at(apache.address(), 4, Scope::key());
-    let mut members = Members::new(&stage, "key-sharded", LEASE);
+    let mut members = Group::new(&stage, Mode::KeySharded, LEASE);
     let mut filler = Filler::new(&stage, 400);
     come_and_go(&mut filler, &mut members, |members| {
         let first = members.join();
@@ -111,52 +111,46 @@ fn a_killed_members_queues_go_to_its_successor_once_its_locks_have_run_out() {
     });
     let (sent, ends) = (filler.sent, filler.ends);
     stage.until_committed(&ends);
-    let (handed, verdict) = members.end(&stage, &Scope::key());
+    let (handed, verdict) = members.end(&stage);
     assert_eq!(verdict.delivered, sent, "{verdict}");
     assert!(handed.in_peace >= 4 && handed.otherwise >= 2, "{handed:?}");
 }
 
 /// Lets messages flow while members come and go.
-fn come_and_go(filler: &mut Filler<'_>, members: &mut Members, what: impl FnOnce(&mut Members)) {
-    let tail = Mutex::new(Tail::new(members.tail.path.clone()));
+fn come_and_go(filler: &mut Filler<'_>, members: &mut Group, what: impl FnOnce(&mut Group)) {
+    let tail = Mutex::new(Tail::new(&members.journal));
     let handled = || {
         let mut tail = tail.lock().unwrap();
         tail.look();
-        tail.done.values().sum::<usize>() as u64
+        tail.handled.values().sum::<usize>() as u64
     };
     under_load(filler, handled, || what(members));
 }
 
 /// The members that there were and are.
-struct Members {
-    spec: String,
+struct Group {
+    members: Members,
+    journal: PathBuf,
     tail: Tail,
-    running: Vec<Option<Ended>>,
     _folder: TempDir,
 }
 
-impl Members {
-    fn new(stage: &Stage, mode: &str, lease: Duration) -> Self {
+impl Group {
+    fn new(stage: &Stage, mode: Mode, lease: Duration) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let log = folder.path().join("log");
+        let journal = folder.path().join("journal");
         let (server, topic, group) = (&stage.server, &stage.topic, &stage.group);
-        let lease = lease.as_secs();
-        let spec = format!("{server};{topic};{group};{mode};{lease};{}", log.display());
-        Self { spec, tail: Tail::new(log), running: Vec::new(), _folder: folder }
+        let spec = format!("{server};{topic};{group};{mode:?};{}", lease.as_secs());
+        let members = Members::new("engine::members::a_member", &spec, &journal).unwrap();
+        Self { members, tail: Tail::new(&journal), journal, _folder: folder }
     }
 
-    fn join(&mut self) -> usize {
-        let number = self.running.len();
-        let mut program = Command::new(std::env::current_exe().unwrap());
-        program.args(["--exact", "engine::members::a_member", "--nocapture"]);
-        program.env(MEMBER, format!("{number};{}", self.spec));
-        program.stdin(Stdio::piped()).stdout(Stdio::null());
-        self.running.push(Some(Ended(program.spawn().unwrap())));
-        number
+    fn join(&mut self) -> MemberId {
+        self.members.join().unwrap()
     }
 
     /// Waits until these members have so many queues each, in some order.
-    fn until_shares(&mut self, members: &[usize], shares: &[usize]) {
+    fn until_shares(&mut self, members: &[MemberId], shares: &[usize]) {
         until(&format!("{shares:?} queues for {members:?}"), || {
             self.tail.look();
             let mut seen = self.tail.shares(members);
@@ -166,40 +160,30 @@ impl Members {
     }
 
     /// Waits until a member has handled some messages more.
-    fn until_part(&mut self, member: usize) {
-        let done = |tail: &mut Tail| {
+    fn until_part(&mut self, member: MemberId) {
+        let handled = |tail: &mut Tail| {
             tail.look();
-            tail.done.get(&member).copied().unwrap_or_default()
+            tail.handled.get(&member).copied().unwrap_or_default()
         };
-        let before = done(&mut self.tail);
-        until(&format!("member {member} takes part"), || {
-            let done = done(&mut self.tail);
-            if done >= before + TAKES_PART { Ok(()) } else { Err(format!("{before}, {done}")) }
+        let before = handled(&mut self.tail);
+        until(&format!("{member:?} takes part"), || {
+            let now = handled(&mut self.tail);
+            if now >= before + TAKES_PART { Ok(()) } else { Err(format!("{before}, {now}")) }
         });
     }
 
-    fn kill(&mut self, number: usize) {
-        // SIGKILL.
-        drop(self.running[number].take().unwrap());
-        Log::of_member(&self.tail.path, number).killed();
+    fn kill(&mut self, member: MemberId) {
+        self.members.kill(member).unwrap();
     }
 
-    /// Asks it to stop, by the end of its input.
-    fn leave(&mut self, number: usize) {
-        let mut child = self.running[number].take().unwrap();
-        drop(child.0.stdin.take());
-        let status = child.0.wait().unwrap();
-        assert!(status.success(), "member {number} did not stop well: {status}");
+    fn leave(&mut self, member: MemberId) {
+        self.members.leave(member).unwrap();
     }
 
-    /// All leave; what their log says.
-    fn end(&mut self, stage: &Stage, scope: &Scope) -> (Handed, guarantee::Verdict) {
-        for number in 0..self.running.len() {
-            if self.running[number].is_some() {
-                self.leave(number);
-            }
-        }
-        let handed = Handed::new(&self.tail.path, &stage.queues, &stage.recorder, scope);
+    /// All leave; what their journal says.
+    fn end(&mut self, stage: &Stage) -> (Handed, guarantee::Verdict) {
+        self.members.running().into_iter().for_each(|member| self.leave(member));
+        let handed = Handed::new(&self.journal, &stage.recorder);
         let verdict = stage.recorder.verdict();
         verdict.assert_clean();
         println!("{handed:?}; {} messages, {} twice", verdict.delivered, verdict.duplicates);
@@ -207,31 +191,23 @@ impl Members {
     }
 }
 
-/// Not a test of its own: what a child does.
+/// Not a test of its own: what a member does.
 #[test]
 fn a_member() {
-    let Ok(spec) = std::env::var(MEMBER) else { return };
-    let parts: Vec<&str> = spec.split(';').collect();
-    let [number, server, topic, group, mode, lease, path] = parts[..] else { panic!("{spec}") };
-    let log = Log::of_member(Path::new(path), number.parse().unwrap());
+    let Some(member) = Member::of_this_process() else { return };
+    let parts: Vec<&str> = member.spec.split(';').collect();
+    let [server, topic, group, mode, lease] = parts[..] else { panic!("{}", member.spec) };
     let config = Config::new([server], group)
         .subscribe(topic, "*")
         .retries(false)
         .lock_lease(Duration::from_secs(lease.parse().unwrap()));
-    let source = Noted::new(RocketMqSource::new(config).unwrap(), log.clone());
-    let consumer = Consumer::builder(source)
-        .mode(if mode == "queue-locked" { Mode::QueueLocked } else { Mode::KeySharded })
-        .shards(4)
-        .commit_interval(Duration::from_millis(200))
-        .start(listen::each(move |message: &Message, _| {
-            let call = log.begin(message);
-            std::thread::sleep(MS);
-            log.done(call, message);
-            Ok(Outcome::Done)
-        }))
-        .unwrap();
-    // Until the parent closes it.
-    std::io::copy(&mut std::io::stdin(), &mut std::io::sink()).unwrap();
+    let (mode, scope) = match mode {
+        "QueueLocked" => (Mode::QueueLocked, Scope::Queue),
+        _ => (Mode::KeySharded, Scope::key()),
+    };
+    let source = RocketMqSource::new(config).unwrap();
+    let consumer = start(source, &member.recorder(scope), mode, MS);
+    member.wait();
     let report = consumer.stop(STOP).unwrap();
     assert!(report.all_committed() && report.unfinished == 0, "{report}");
 }
@@ -260,7 +236,7 @@ fn a_java_member_and_ours_share_the_queues_without_overlap_or_gap() {
         call.settle(guarantee::Outcome::Done);
         Ok(Outcome::Done)
     });
-    let builder = stage.builder(source, &stage.recorder, Mode::QueueLocked);
+    let builder = builder(source, &stage.recorder, Mode::QueueLocked);
     let consumer = builder.start(listener).unwrap();
     let mut filler = Filler::new(&stage, 400);
     let theirs: Handled = Arc::default();

@@ -2,12 +2,14 @@
 
 use std::time::{Duration, Instant};
 
+use keylane::Mode;
 use keylane_rocketmq::RocketMqSource;
 use keylane_testkit::guarantee::Scope;
+use keylane_testkit::tap::Tap;
 use serde_json::json;
 
-use super::lossy::Lossy;
-use super::{Filler, Stage, under_load, until, until_handled, until_reading, until_within};
+use super::lossy::{Losses, Lossy};
+use super::{Filler, Stage, start, under_load, until, until_handled, until_reading, until_within};
 use crate::apache::Apache;
 use crate::broker::frame::Frame;
 use crate::real::ask;
@@ -23,7 +25,7 @@ fn a_broker_that_is_killed_twice_under_load_loses_nothing() {
     let stage = Stage::at(apache.address(), 4, Scope::key());
     let config = stage.config().lock_lease(Duration::from_secs(200));
     let source = RocketMqSource::new(config).unwrap();
-    let member = stage.start(source, &stage.recorder, MS);
+    let member = start(source, &stage.recorder, Mode::KeySharded, MS);
     until_reading(&member, 4);
     let mut filler = Filler::new(&stage, 400);
     under_load(
@@ -51,7 +53,7 @@ fn offsets_that_the_operators_tool_resets_are_read_again() {
     // The broker would hold a pull for a minute, and not look at the offset meanwhile.
     let config = stage.config().hold(Duration::from_secs(60));
     let source = RocketMqSource::new(config).unwrap();
-    let member = stage.start(source, &stage.recorder, Duration::ZERO);
+    let member = start(source, &stage.recorder, Mode::KeySharded, Duration::ZERO);
     until_reading(&member, 4);
     let mut filler = Filler::new(&stage, 400);
     filler.send(2_000);
@@ -75,8 +77,10 @@ fn a_lock_that_runs_out_stops_its_queue_until_it_is_held_again() {
     let name = "a_lock_that_runs_out_stops_its_queue_until_it_is_held_again";
     let Some(apache) = Apache::start(name, Duration::from_secs(8)) else { return };
     let stage = Stage::at(apache.address(), 2, Scope::key());
-    let (source, losses) = Lossy::join(stage.config().lock_lease(Duration::from_secs(4)));
-    let member = stage.start(source, &stage.recorder, MS);
+    let config = stage.config().lock_lease(Duration::from_secs(4));
+    let losses = Losses::default();
+    let source = Lossy::new(&losses).on(RocketMqSource::new(config).unwrap());
+    let member = start(source, &stage.recorder, Mode::KeySharded, MS);
     until_reading(&member, 2);
     let mut filler = Filler::new(&stage, 40);
     under_load(

@@ -1,4 +1,4 @@
-//! What the members' log says about hand-overs, beside what the test kit's checkers say of it.
+//! What the members' journal says about hand-overs, beside what the test kit's checkers say of it.
 //!
 //! A queue goes from hand to hand like this, or [`Handed::new`] panics:
 //!
@@ -12,10 +12,9 @@
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 
-use keylane_source::{Offset, Position, QueueId, Watermark};
-use keylane_testkit::guarantee::{
-    CallId, CommitStep, Delivered, Epoch, Event, Found, Lane, MemberId, Outcome, Scope, Settled,
-};
+use keylane_source::{Position, QueueId};
+use keylane_testkit::guarantee::{CallId, CommitStep, Delivered, Event, MemberId, Settled};
+use keylane_testkit::journal::Reader;
 use keylane_testkit::recorder::Recorder;
 
 /// How queues went from hand to hand.
@@ -28,40 +27,33 @@ pub(super) struct Handed {
 }
 
 impl Handed {
-    /// Judges a log, and tells the recorder what is in it.
-    pub(super) fn new(log: &Path, queues: &[QueueId], recorder: &Recorder, scope: &Scope) -> Self {
-        let text = std::fs::read_to_string(log).unwrap();
-        let mut judge = Judge {
-            topic: queues,
-            recorder,
-            scope,
-            queues: HashMap::new(),
-            calls: HashMap::new(),
-            handed: Self::default(),
-        };
-        for line in text.lines() {
-            judge.line(&line.split_whitespace().collect::<Vec<_>>());
-        }
+    /// Judges a journal, and tells the recorder what is in it.
+    pub(super) fn new(journal: &Path, recorder: &Recorder) -> Self {
+        let mut judge = Judge::default();
+        let mut reader = Reader::open(journal).unwrap();
+        let read = reader.read(|member, event| {
+            judge.see(member, event);
+            recorder.note(event);
+        });
+        read.unwrap();
         judge.handed
     }
 }
 
-struct Judge<'a> {
-    topic: &'a [QueueId],
-    recorder: &'a Recorder,
-    scope: &'a Scope,
-    queues: HashMap<u32, Queue>,
-    /// The calls that run.
-    calls: HashMap<u64, Call>,
+#[derive(Default)]
+struct Judge {
+    queues: HashMap<QueueId, Queue>,
+    /// The calls that run, and whose they are.
+    calls: HashMap<CallId, (MemberId, QueueId)>,
     handed: Handed,
 }
 
 #[derive(Default)]
 struct Queue {
-    owner: Option<u32>,
+    has_begun: bool,
+    owner: Option<MemberId>,
     /// Whether the last owner has given it back.
     given_back: bool,
-    epochs: HashMap<u32, Epoch>,
     stored: u64,
     asked: u64,
     /// By the owner, behind the prefix. What an owner before it had finished there comes again.
@@ -70,139 +62,77 @@ struct Queue {
     prefix: u64,
 }
 
-struct Call {
-    member: u32,
-    queue: u32,
-    epoch: Epoch,
-    offset: Offset,
-    lane: Lane,
-}
-
-impl Judge<'_> {
-    fn line(&mut self, words: &[&str]) {
-        let number = |at: usize| words[at].parse::<u64>().unwrap();
-        let member: u32 = words[1].parse().unwrap();
-        let id = MemberId(member);
-        match words[0] {
-            "leaves" => return self.ended(member, true),
-            "stopped" => return self.recorder.note(&Event::Stopped { member: id }),
-            "killed" => {
-                self.ended(member, false);
-                self.calls.retain(|_, call| call.member != member);
-                return self.recorder.note(&Event::Crashed { member: id });
+impl Judge {
+    fn see(&mut self, member: MemberId, event: &Event<'_>) {
+        match event {
+            Event::Assigned { queue, start, .. } => {
+                self.starts(member, *queue, start.map_or(0, Position::get));
             }
-            _ => {}
-        }
-        let index: u32 = words[2].parse().unwrap();
-        let queue = self.topic[index as usize];
-        let known = self.queues.entry(index).or_default();
-        let epoch = known.epochs.get(&member).copied().unwrap_or_default();
-        let committed = |step| {
-            let watermark = Watermark::new(number(3)).unwrap();
-            self.recorder.note(&Event::Committed { queue, epoch, watermark, step });
-        };
-        match words[0] {
-            "starts" => self.starts(member, index, words[3].parse().ok(), number(4)),
-            "begin" => self.begins(member, index, epoch, words),
-            "done" => self.done(number(3)),
-            "asked" => {
-                known.asked = known.asked.max(number(3));
-                committed(CommitStep::Asked);
+            Event::Delivered(delivered) => self.begins(delivered),
+            Event::Settled(settled) => self.ends(settled),
+            Event::Committed { queue, watermark, step, .. } => {
+                let queue = self.queues.entry(*queue).or_default();
+                match step {
+                    CommitStep::Asked => queue.asked = queue.asked.max(watermark.get()),
+                    CommitStep::Stored => queue.stored = queue.stored.max(watermark.get()),
+                    CommitStep::Failed => {}
+                }
             }
-            "stored" => {
-                known.stored = known.stored.max(number(3));
-                committed(CommitStep::Stored);
+            Event::Revoked { queue, .. } => self.queues.entry(*queue).or_default().left(true),
+            Event::Lost { queue, .. } => self.queues.entry(*queue).or_default().left(false),
+            Event::Closing { .. } => self.left(member, true),
+            Event::Crashed { .. } => {
+                self.left(member, false);
+                self.calls.retain(|_, (owner, _)| *owner != member);
             }
-            "failed" => committed(CommitStep::Failed),
-            "released" => {
-                (known.owner, known.given_back) = (None, true);
-                self.recorder.note(&Event::Revoked { queue, epoch });
-            }
-            "lost" => {
-                (known.owner, known.given_back) = (None, false);
-                self.recorder.note(&Event::Lost { queue, epoch });
-            }
-            other => panic!("{other}: {words:?}"),
+            Event::Fetched { .. } | Event::Stopped { .. } => {}
+            other => panic!("member {}: {other:?}", member.0),
         }
     }
 
-    fn ended(&mut self, member: u32, in_peace: bool) {
-        for queue in self.queues.values_mut().filter(|queue| queue.owner == Some(member)) {
-            (queue.owner, queue.given_back) = (None, in_peace);
-        }
+    /// A member leaves whatever it has.
+    fn left(&mut self, member: MemberId, in_peace: bool) {
+        let its = self.queues.values_mut().filter(|queue| queue.owner == Some(member));
+        its.for_each(|queue| queue.left(in_peace));
     }
 
-    fn starts(&mut self, member: u32, index: u32, found: Option<u64>, start: u64) {
-        let queue = self.queues.get_mut(&index).unwrap();
+    fn starts(&mut self, MemberId(member): MemberId, id: QueueId, start: u64) {
+        let queue = self.queues.entry(id).or_default();
         let (stored, asked, prefix) = (queue.stored, queue.asked, queue.prefix);
         assert!(
             (stored..=asked).contains(&start),
-            "queue {index}: member {member} begins at {start}; committed was {stored} to {asked}"
+            "{id}: member {member} begins at {start}; committed was {stored} to {asked}"
         );
         let in_peace = queue.owner.is_none() && queue.given_back;
         if in_peace {
             assert_eq!(
                 start, prefix,
-                "queue {index}: member {member} begins elsewhere than the last one has ended"
+                "{id}: member {member} begins elsewhere than the last one has ended"
             );
             self.handed.in_peace += 1;
-        } else if !queue.epochs.is_empty() {
+        } else if queue.has_begun {
             self.handed.otherwise += 1;
         }
-        (queue.owner, queue.prefix) = (Some(member), start);
+        (queue.has_begun, queue.owner, queue.prefix) = (true, Some(MemberId(member)), start);
         queue.finished.clear();
-        let queue_id = self.topic[index as usize];
-        let epoch = Epoch(self.recorder.epoch(queue_id).0 + 1);
-        queue.epochs.insert(member, epoch);
-        let found = found.map_or(Found::Nothing, |at| Found::At(Watermark::new(at).unwrap()));
-        let (member, start) = (MemberId(member), Position::new(start));
-        self.recorder.note(&Event::Assigned { member, queue: queue_id, epoch, found, start });
     }
 
-    fn begins(&mut self, member: u32, index: u32, epoch: Epoch, words: &[&str]) {
-        let mut others = self.calls.values().filter(|call| call.queue == index);
-        if let Some(other) = others.find(|call| call.member != member) {
-            panic!(
-                "queue {index}: a call of member {member} begins while one of member {} runs",
-                other.member
-            );
+    fn begins(&mut self, delivered: &Delivered<'_>) {
+        let Delivered { member, call, queue, .. } = *delivered;
+        let mut others = self.calls.values().filter(|(_, of)| *of == queue);
+        if let Some((MemberId(other), _)) = others.find(|(owner, _)| *owner != member) {
+            let MemberId(member) = member;
+            panic!("{queue}: a call of member {member} begins while one of member {other} runs");
         }
-        let number = |at: usize| words[at].parse::<u64>().unwrap();
-        let (call, offset) = (number(3), Offset::new(number(4)).unwrap());
-        let lane = match self.scope {
-            Scope::Queue => Lane::Queue,
-            _ => Lane::key(words[5].to_owned()),
-        };
-        let queue = self.topic[index as usize];
-        let delivered = Delivered {
-            member: MemberId(member),
-            call: CallId(call),
-            queue,
-            epoch,
-            offset,
-            lane: &lane,
-            shard: 0,
-            attempt: 0,
-        };
-        self.recorder.note(&Event::Delivered(delivered));
-        self.calls.insert(call, Call { member, queue: index, epoch, offset, lane });
+        self.calls.insert(call, (member, queue));
     }
 
-    fn done(&mut self, call: u64) {
-        let Call { member, queue: index, epoch, offset, lane } = self.calls.remove(&call).unwrap();
-        let settled = Settled {
-            member: MemberId(member),
-            call: Some(CallId(call)),
-            queue: self.topic[index as usize],
-            epoch,
-            offset,
-            lane: &lane,
-            outcome: Outcome::Done,
-        };
-        self.recorder.note(&Event::Settled(settled));
-        let queue = self.queues.get_mut(&index).unwrap();
-        if offset.get() >= queue.prefix {
-            queue.finished.insert(offset.get());
+    fn ends(&mut self, settled: &Settled<'_>) {
+        let call = settled.call.and_then(|call| self.calls.remove(&call));
+        assert!(call.is_some() && settled.outcome.finishes(), "{settled:?}");
+        let queue = self.queues.entry(settled.queue).or_default();
+        if settled.offset.get() >= queue.prefix {
+            queue.finished.insert(settled.offset.get());
         }
         while queue.finished.remove(&queue.prefix) {
             queue.prefix += 1;
@@ -210,94 +140,172 @@ impl Judge<'_> {
     }
 }
 
+impl Queue {
+    fn left(&mut self, in_peace: bool) {
+        (self.owner, self.given_back) = (None, in_peace);
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::log::Log;
+    use keylane_source::{Message, Offset, Watermark};
+    use keylane_testkit::guarantee::{Epoch, Found, Outcome, Scope, Verdict};
+    use keylane_testkit::journal::Journal;
+    use keylane_testkit::recorder::Call;
+
     use super::*;
 
-    /// What is said of a log, or the panic's words.
-    fn told(lines: &[&str]) -> Result<(Handed, keylane_testkit::guarantee::Verdict), String> {
+    /// A member, and what it says.
+    struct Said(Recorder);
+
+    impl Said {
+        fn epoch(&self) -> Epoch {
+            self.0.epoch(queue())
+        }
+
+        fn starts(&self, number: u32, found: Option<u64>, start: u64) {
+            let (member, queue, epoch) = (MemberId(number), queue(), Epoch(self.epoch().0 + 1));
+            let found = found.map_or(Found::Nothing, |at| Found::At(Watermark::new(at).unwrap()));
+            let start = Position::new(start);
+            self.0.note(&Event::Assigned { member, queue, epoch, found, start });
+        }
+
+        fn begins(&self, offset: u64, key: &'static str) -> Call {
+            let message = Message::new(queue(), Offset::new(offset).unwrap()).with_key(key);
+            self.0.begin(&message, 0, 1)
+        }
+
+        fn handles(&self, offset: u64, key: &'static str) {
+            self.begins(offset, key).settle(Outcome::Done);
+        }
+
+        fn commits(&self, watermark: u64) {
+            let (queue, epoch) = (queue(), self.epoch());
+            let watermark = Watermark::new(watermark).unwrap();
+            for step in [CommitStep::Asked, CommitStep::Stored] {
+                self.0.note(&Event::Committed { queue, epoch, watermark, step });
+            }
+        }
+
+        fn releases(&self) {
+            self.0.note(&Event::Revoked { queue: queue(), epoch: self.epoch() });
+        }
+    }
+
+    fn queue() -> QueueId {
+        QueueId::on_broker("judged", "a", 0)
+    }
+
+    /// What is said of a journal of members 1 to 3, or the panic's words.
+    fn told(say: impl FnOnce([Said; 3], &Journal)) -> Result<(Handed, Verdict), String> {
         let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("log");
-        let log = Log::of_member(&path, 0);
-        lines.iter().for_each(|line| log.line(line));
-        let queue = QueueId::on_broker("judged", "a", 0);
+        let path = folder.path().join("journal");
+        let journal = Journal::open(&path).unwrap();
+        let member = |number| Recorder::journaled(Scope::key(), MemberId(number), &journal);
+        say([1, 2, 3].map(|number| Said(member(number))), &journal);
         let recorder = Recorder::new(Scope::key());
-        recorder.produced_range(queue, Offset::ZERO, Position::new(2).unwrap());
-        let judged = || Handed::new(&path, &[queue], &recorder, &Scope::key());
+        recorder.produced_range(queue(), Offset::ZERO, Position::new(2).unwrap());
+        let judged = || Handed::new(&path, &recorder);
         match std::panic::catch_unwind(std::panic::AssertUnwindSafe(judged)) {
             Ok(handed) => Ok((handed, recorder.verdict())),
             Err(panic) => Err(panic.downcast_ref::<String>().unwrap().clone()),
         }
     }
 
-    const FIRST: [&str; 5] =
-        ["starts 1 0 - 0", "begin 1 0 101 0 a", "done 1 0 101", "asked 1 0 1", "stored 1 0 1"];
-    const SECOND: [&str; 6] = [
-        "starts 2 0 1 1",
-        "begin 2 0 202 1 a",
-        "done 2 0 202",
-        "asked 2 0 2",
-        "stored 2 0 2",
-        "stopped 2",
-    ];
+    fn first(one: &Said) {
+        one.starts(1, None, 0);
+        one.handles(0, "a");
+        one.commits(1);
+    }
+
+    fn second(two: &Said) {
+        two.starts(2, Some(1), 1);
+        two.handles(1, "a");
+        two.commits(2);
+        two.0.stopped();
+    }
 
     #[test]
     fn a_queue_that_is_handed_over() {
-        let (handed, verdict) = told(&[&FIRST[..], &["released 1 0"], &SECOND].concat()).unwrap();
+        let handed_over = told(|[one, two, _], _| {
+            first(&one);
+            one.releases();
+            second(&two);
+        });
+        let (handed, verdict) = handed_over.unwrap();
         verdict.assert_clean();
         assert_eq!(handed, Handed { in_peace: 1, otherwise: 0 });
         assert_eq!((verdict.delivered, verdict.duplicates, verdict.committed), (2, 0, true));
-        let (handed, verdict) = told(&[&FIRST[..], &["killed 1"], &SECOND].concat()).unwrap();
+        let killed = told(|[one, two, _], journal| {
+            first(&one);
+            journal.crashed(MemberId(1));
+            second(&two);
+        });
+        let (handed, verdict) = killed.unwrap();
         verdict.assert_clean();
         assert_eq!(handed, Handed { in_peace: 0, otherwise: 1 });
     }
 
     #[test]
     fn an_older_offset_is_found() {
-        let error = told(&[&FIRST[..], &["released 1 0", "starts 2 0 0 0"]].concat()).unwrap_err();
-        assert_eq!(error, "queue 0: member 2 begins at 0; committed was 1 to 1");
+        let older = told(|[one, two, _], _| {
+            first(&one);
+            one.releases();
+            two.starts(2, Some(0), 0);
+        });
+        let expected = "judged@a/0: member 2 begins at 0; committed was 1 to 1";
+        assert_eq!(older.unwrap_err(), expected);
     }
 
     #[test]
     fn an_offset_that_was_not_written_is_found() {
-        let lines = [&FIRST[..3], &["released 1 0", "starts 2 0 0 0"]].concat();
-        let error = told(&lines).unwrap_err();
+        let not_written = told(|[one, two, _], _| {
+            one.starts(1, None, 0);
+            one.handles(0, "a");
+            one.releases();
+            two.starts(2, None, 0);
+        });
+        let error = not_written.unwrap_err();
         assert!(error.contains("begins elsewhere than the last one has ended"), "{error}");
     }
 
     #[test]
     fn what_an_earlier_owner_had_finished_behind_an_unfinished_message_is_not_finished() {
-        let lines = [
-            "starts 1 0 - 0",
-            "begin 1 0 101 1 b",
-            "done 1 0 101",
-            "asked 1 0 0",
-            "stored 1 0 0",
-            "released 1 0",
-            "starts 2 0 0 0",
-            "begin 2 0 201 0 a",
-            "done 2 0 201",
-            "asked 2 0 1",
-            "stored 2 0 1",
-            "released 2 0",
-            "starts 3 0 1 1",
-            "begin 3 0 301 1 b",
-            "done 3 0 301",
-            "asked 3 0 2",
-            "stored 3 0 2",
-            "stopped 3",
-        ];
-        let (handed, verdict) = told(&lines).unwrap();
+        let told = told(|[one, two, three], _| {
+            one.starts(1, None, 0);
+            one.handles(1, "b");
+            one.commits(0);
+            one.releases();
+            two.starts(2, Some(0), 0);
+            two.handles(0, "a");
+            two.commits(1);
+            two.releases();
+            three.starts(3, Some(1), 1);
+            three.handles(1, "b");
+            three.commits(2);
+            three.0.stopped();
+        });
+        let (handed, verdict) = told.unwrap();
         verdict.assert_clean();
         assert_eq!((handed.in_peace, verdict.duplicates), (2, 1));
     }
 
     #[test]
     fn calls_that_overlap_are_found_unless_the_member_was_killed() {
-        let (begin, over) = (["begin 1 0 301 1 a"], [&SECOND[..2]].concat());
-        let error = told(&[&FIRST[..], &begin, &over].concat()).unwrap_err();
-        assert_eq!(error, "queue 0: a call of member 2 begins while one of member 1 runs");
-        told(&[&FIRST[..], &begin, &["killed 1"], &over].concat()).unwrap();
+        let overlap = |is_killed: bool| {
+            told(|[one, two, _], journal| {
+                first(&one);
+                std::mem::forget(one.begins(1, "a"));
+                if is_killed {
+                    journal.crashed(MemberId(1));
+                }
+                two.starts(2, Some(1), 1);
+                std::mem::forget(two.begins(1, "a"));
+            })
+        };
+        let error = overlap(false).unwrap_err();
+        let expected = "judged@a/0: a call of member 2 begins while one of member 1 runs";
+        assert_eq!(error, expected);
+        overlap(true).unwrap();
     }
 }
