@@ -288,6 +288,15 @@ impl Coordinator {
         if error.is_retryable() {
             return self.shared.report_later(Event::QueueTrouble { queue: id, error });
         }
+        let queue = &mut self.queues[slot];
+        if matches!(queue.stage, Stage::Closing(_)) {
+            // It is given back all the same, once what runs has returned: the group waits for that.
+            if let Some(reading) = &queue.reading {
+                reading.tenure.move_to(Phase::Fenced);
+            }
+            queue.end_reading();
+            return self.shared.report_later(Event::QueueFailed { queue: id, error });
+        }
         let busy = self.end_epoch(slot, Phase::Fenced);
         self.fail_queue(source, slot, error, &busy);
     }

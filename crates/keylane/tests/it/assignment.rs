@@ -1,6 +1,6 @@
 //! Queues come and go: revoked, given back, lost.
 
-use keylane::source::{QueueId, SourceEvent};
+use keylane::source::{QueueId, SourceError, SourceEvent};
 use keylane::{BatchOutcome, Event, Outcome};
 use keylane_testkit::script::Call;
 
@@ -146,6 +146,36 @@ fn a_revoke_drops_what_waits_and_gives_its_budget_back() {
     rig.wait_for_commit(q(0), 40);
     assert_eq!(rig.attempts(q(0), 0), 1);
     rig.stop(&consumer);
+}
+
+#[test]
+fn a_queue_that_fails_while_it_is_taken_away_is_given_back_all_the_same() {
+    let rig = Rig::with_queues(2);
+    rig.produce_all(q(0), ["K", "K"]);
+    let latch = Latch::new();
+    let listener = rig.each({
+        let latch = latch.clone();
+        move |message, _| {
+            if message.queue() == q(0) {
+                latch.pass();
+            }
+            Ok(Outcome::Done)
+        }
+    });
+    let consumer = rig.builder().shards(2).hasher(by_number).start(listener).unwrap();
+    latch.wait_for_arrivals(1);
+    rig.script.begin_revoke(q(0));
+    rig.events.wait_for("the revoke", |event| matches!(event, Event::Revoking { .. }));
+    rig.script.fail_queue(q(0), SourceError::fatal("the topic was deleted"));
+    let failed = rig.events.wait_for("it", |event| matches!(event, Event::QueueFailed { .. }));
+    assert_eq!(failed.to_string(), "it/0: ended: the topic was deleted");
+    assert!(!rig.script.look(|state| state.is_released(q(0))), "a call of it runs");
+    latch.open();
+    rig.script.wait_for("the release", |state| state.is_released(q(0)));
+    let revoked = rig.events.wait_for("the end", |event| matches!(event, Event::Revoked { .. }));
+    assert_eq!(revoked.to_string(), "it/0: given back at 0, 2 unfinished");
+    assert_eq!(rig.script.commits(q(0)), [0; 0], "what comes after its failure does not count");
+    rig.stop_early(&consumer);
 }
 
 #[test]
