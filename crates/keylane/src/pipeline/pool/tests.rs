@@ -183,3 +183,31 @@ fn what_waits_when_the_consumer_has_ended_is_looked_at_once_more_and_kept_by_nob
     assert!(!rig.shared.wait_until(rig.shared.clock.now(), &rig.cells[0], false));
     assert_eq!(rig.shared.timers.next_due(), None);
 }
+
+#[test]
+fn a_call_that_returns_after_the_end_is_the_last_though_the_pool_is_nobodys_any_more() {
+    let (called, calls) = mpsc::channel();
+    let called = std::sync::Mutex::new(called);
+    let (go, wait) = mpsc::channel::<()>();
+    let wait = std::sync::Mutex::new(wait);
+    let rig = Rig::new(
+        1,
+        1,
+        Duration::ZERO, // The call outlasts its slice.
+        listen::each(move |message, _| {
+            called.lock().unwrap().send(message.offset().get()).unwrap();
+            wait.lock().unwrap().recv()?;
+            Ok(Outcome::Done)
+        }),
+    );
+    rig.offer(0, 2);
+    rig.cells[0].nudge();
+    assert_eq!(calls.recv().unwrap(), 0);
+    rig.shared.gate.move_to(GateState::Closed);
+    rig.shared.timers.close();
+    drop(rig.pool);
+    go.send(()).unwrap();
+    // The task has seen that it is over: the listener is gone, without another call.
+    let end = calls.recv_timeout(Duration::from_secs(60));
+    assert_eq!(end, Err(mpsc::RecvTimeoutError::Disconnected));
+}
