@@ -16,7 +16,7 @@ use std::time::Duration;
 #[cfg(feature = "kafka")]
 pub(crate) use topic::create_kafka_topic;
 
-use crate::flags::{Broker, BrokersAction, BrokersFlags};
+use crate::flags::{Broker, BrokersAction, BrokersFlags, RocketmqVersion};
 use crate::outcome::{Ended, Failure, say};
 
 /// The task.
@@ -24,10 +24,10 @@ pub(crate) fn run(flags: &BrokersFlags) -> Ended {
     let all = || vec![Broker::Kafka, Broker::Rocketmq];
     let brokers = flags.broker.map_or_else(all, |broker| vec![broker]);
     brokers.into_iter().try_for_each(|broker| {
-        let place = flags.folder.as_ref().map_or_else(
-            || Place::usual(broker),
-            |folder| Place { broker, folder: folder.clone() },
-        );
+        let mut place = Place::of_version(broker, flags.version.of(broker)?);
+        if let Some(folder) = &flags.folder {
+            place.folder.clone_from(folder);
+        }
         match flags.action {
             BrokersAction::Up => show(&place.up()?),
             BrokersAction::Down => {
@@ -83,12 +83,24 @@ pub(crate) struct Place {
     pub(crate) broker: Broker,
     /// Where its data, its configuration and its log lie.
     pub(crate) folder: PathBuf,
+    /// Which one to start, where it is RocketMQ's.
+    pub(crate) version: RocketmqVersion,
 }
 
 impl Place {
     /// The one below the target folder.
     pub(crate) fn usual(broker: Broker) -> Self {
-        Self { broker, folder: crate::ci::target_folder().join("brokers").join(broker.name()) }
+        Self::of_version(broker, RocketmqVersion::default())
+    }
+
+    /// The one of this version below the target folder.
+    pub(crate) fn of_version(broker: Broker, version: RocketmqVersion) -> Self {
+        let name = match version {
+            RocketmqVersion::Latest => broker.name().to_owned(),
+            RocketmqVersion::Before5 => format!("{}-{}", broker.name(), version.name()),
+        };
+        let folder = crate::ci::target_folder().join("brokers").join(name);
+        Self { broker, folder, version }
     }
 
     /// Starts it, or finds the one that runs, and waits until it answers.
@@ -98,7 +110,7 @@ impl Place {
             Broker::Kafka => {
                 kafka::up(&self.folder, &Self::usual(Broker::Kafka).folder).map(of_kafka)
             }
-            Broker::Rocketmq => rocketmq::up(&self.folder).map(of_rocketmq),
+            Broker::Rocketmq => rocketmq::up(&self.folder, self.version).map(of_rocketmq),
         }
         .map_err(|error| self.failed("start", error))
     }

@@ -11,7 +11,7 @@ pub(crate) use value::work_duration;
 use crate::bugs::BugsFlags;
 use crate::crash::{CrashFlags, WorkerFlags};
 use crate::integration::IntegrationFlags;
-use crate::outcome::EXIT_STATUS;
+use crate::outcome::{EXIT_STATUS, Ended, Failure};
 use crate::peers::{MemberFlags, PeersFlags};
 use crate::sim::SimFlags;
 
@@ -80,6 +80,50 @@ pub(crate) struct BrokersFlags {
     /// brokers/BROKER below the target folder]
     #[arg(long, value_name = "FOLDER", requires = "broker")]
     pub(crate) folder: Option<std::path::PathBuf>,
+    #[command(flatten)]
+    pub(crate) version: VersionFlag,
+}
+
+/// Which broker of RocketMQ's is meant, where one is.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct VersionFlag {
+    /// RocketMQ's version, each in a folder of its own; 4.9.7 listens on every interface, and
+    /// nothing can be set about it [default: 5.3.3]
+    #[arg(long = "version", value_name = "VERSION", requires = "broker")]
+    version: Option<RocketmqVersion>,
+}
+
+impl VersionFlag {
+    /// The version of this broker.
+    pub(crate) fn of(self, broker: Broker) -> Ended<RocketmqVersion> {
+        match (broker, self.version) {
+            (Broker::Kafka, Some(version)) => {
+                let text = format!("--version {}: only rocketmq has versions", version.name());
+                Err(Failure::usage(text))
+            }
+            (_, version) => Ok(version.unwrap_or_default()),
+        }
+    }
+}
+
+/// The versions of RocketMQ's broker that are tested: one of each line that is in use.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum RocketmqVersion {
+    #[value(name = "4.9.7")]
+    Before5,
+    #[default]
+    #[value(name = "5.3.3")]
+    Latest,
+}
+
+impl RocketmqVersion {
+    /// As Maven knows it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Before5 => "4.9.7",
+            Self::Latest => "5.3.3",
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

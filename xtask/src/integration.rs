@@ -12,7 +12,7 @@ use clap::Args;
 use crate::brokers::{Place, Running};
 use crate::ci::shell::{cargo, must_pass, must_pass_within};
 use crate::ci::target_folder;
-use crate::flags::Broker;
+use crate::flags::{Broker, VersionFlag};
 use crate::outcome::{EXIT_STATUS, Ended, Failure, say};
 
 /// What a suite may take on a busy machine; what it takes to compile it does not count.
@@ -24,12 +24,17 @@ const LIMIT: Duration = Duration::from_secs(15 * 60);
 pub(crate) struct IntegrationFlags {
     /// Which broker; both when not given
     broker: Option<Broker>,
+    #[command(flatten)]
+    version: VersionFlag,
 }
 
 /// The task.
 pub(crate) fn run(flags: &IntegrationFlags) -> Ended {
     let brokers = flags.broker.map_or_else(|| vec![Broker::Kafka, Broker::Rocketmq], |b| vec![b]);
-    brokers.into_iter().try_for_each(|broker| test(start(broker)?, Tls::Always))
+    brokers.into_iter().try_for_each(|broker| {
+        let place = Place::of_version(broker, flags.version.of(broker)?);
+        test(start(place)?, Tls::Always)
+    })
 }
 
 /// A broker that answers.
@@ -41,8 +46,7 @@ pub(crate) struct Started {
 }
 
 /// Starts the broker, or finds the one that runs.
-pub(crate) fn start(broker: Broker) -> Ended<Started> {
-    let place = Place::usual(broker);
+pub(crate) fn start(place: Place) -> Ended<Started> {
     let ran_before = place.status()?.is_some();
     let running = place.up()?;
     say(&running.to_string());
@@ -89,6 +93,7 @@ fn test_at(running: &Running, place: &Place) -> Ended {
         Broker::Rocketmq => {
             // As above. Tests that kill a broker have one of their own.
             let mut tests = tests("keylane-rocketmq", &[], running)?;
+            tests.env("KEYLANE_ROCKETMQ_VERSION", place.version.name());
             tests.args(["conformance::real_broker", "real::", "engine::", "--test-threads=4"]);
             must_pass_within(tests, LIMIT)
         }
@@ -98,7 +103,8 @@ fn test_at(running: &Running, place: &Place) -> Ended {
 /// The suites with a broker of their own.
 fn test_apart(broker: Broker, tls: Tls) -> Ended {
     let Broker::Kafka = broker else { return Ok(()) };
-    let place = Place { broker, folder: target_folder().join("brokers").join("kafka-apart") };
+    let folder = target_folder().join("brokers").join("kafka-apart");
+    let place = Place { folder, ..Place::usual(broker) };
     place.down()?;
     if place.folder.exists() {
         let removed = fs::remove_dir_all(&place.folder);

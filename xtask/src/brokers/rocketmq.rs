@@ -15,10 +15,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::{maven, remove};
+use crate::flags::RocketmqVersion;
 
 const POM: &str = include_str!("rocketmq/pom.xml");
 const NAMESRV_PROPERTIES: &str = include_str!("rocketmq/namesrv.properties");
 const BROKER_PROPERTIES: &str = include_str!("rocketmq/broker.properties");
+/// What versions before 5.0 want besides: to run on Java 17, and a configuration of their logs.
+const JAVA_BEFORE_5: &str = include_str!("rocketmq/java-before-5.options");
+const LOGBACK: &str = include_str!("rocketmq/logback.xml");
 /// A topic that every broker of the cluster has, and says so when it registers.
 const CLUSTER: &str = "DefaultCluster";
 /// The answer that comes with a route.
@@ -38,41 +42,24 @@ pub(crate) struct Running {
     pub(crate) broker_pid: u32,
 }
 
-/// What may be set when the broker is started.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Options {
-    /// After how long the broker takes a queue's lock for given up. Default: the broker's own, 60 s.
-    /// Java's consumers renew every 20 s: below that they lose their locks.
-    pub(crate) lock_lease: Option<Duration>,
-}
-
 /// Starts the name server and the broker in `dir`, or finds those that run there, and waits until a
 /// route answers.
 ///
 /// # Errors
 ///
 /// A sentence: what is missing (Java, Maven), or what failed and where its log lies.
-pub(crate) fn up(dir: &Path) -> Result<Running, String> {
-    up_with(dir, Options::default())
-}
-
-/// [`up`], with options for a broker that has to be started.
-///
-/// # Errors
-///
-/// As [`up`].
-pub(crate) fn up_with(dir: &Path, options: Options) -> Result<Running, String> {
+pub(crate) fn up(dir: &Path, version: RocketmqVersion) -> Result<Running, String> {
     if let Some(running) = status(dir)? {
         return Ok(running);
     }
     fs::create_dir_all(dir).map_err(|e| format!("create {}: {e}", dir.display()))?;
     let folder = Folder(fs::canonicalize(dir).map_err(|e| format!("{}: {e}", dir.display()))?);
     check_java()?;
-    folder.fetch_jars()?;
-    folder.configure()?;
+    folder.fetch_jars(version)?;
+    folder.configure(version)?;
     for process in [NAME_SERVER, BROKER] {
         if folder.pid(process)?.is_none() {
-            folder.start(process, options)?;
+            folder.start(process, version)?;
         }
         // A broker that finds no name server tries again only after half a minute.
         folder.wait_for(process)?;
@@ -149,21 +136,22 @@ impl Folder {
         self.0.join(format!("{}.{ending}", process.name))
     }
 
-    fn fetch_jars(&self) -> Result<(), String> {
+    fn fetch_jars(&self, version: RocketmqVersion) -> Result<(), String> {
+        let wanted_pom = POM.replace("{version}", version.name());
         let (lib, pom) = (self.0.join("lib"), self.0.join("pom.xml"));
         // The pom is written last: it says which jars are there, and that all of them are.
-        if fs::read_to_string(&pom).is_ok_and(|known| known == POM) {
+        if fs::read_to_string(&pom).is_ok_and(|known| known == wanted_pom) {
             return Ok(());
         }
         let _ = fs::remove_dir_all(&lib);
         let wanted = self.0.join("wanted.xml");
-        write(&wanted, POM)?;
+        write(&wanted, &wanted_pom)?;
         maven::copy_dependencies(&wanted, &lib, "RocketMQ's")?;
         fs::rename(&wanted, &pom).map_err(|e| format!("rename {}: {e}", wanted.display()))
     }
 
     /// Ports are chosen once and kept: a restarted broker is where its clients look for it.
-    fn configure(&self) -> Result<(), String> {
+    fn configure(&self, version: RocketmqVersion) -> Result<(), String> {
         let broker = self.file(BROKER, "properties");
         if broker.exists() {
             return Ok(());
@@ -178,10 +166,17 @@ impl Folder {
                 .replace("{ha}", &(ports + 3).to_string())
         };
         write(&self.file(NAME_SERVER, "properties"), &fill(NAMESRV_PROPERTIES))?;
+        if version == RocketmqVersion::Before5 {
+            let conf = self.0.join("conf");
+            fs::create_dir_all(&conf).map_err(|e| format!("create {}: {e}", conf.display()))?;
+            for process in [NAME_SERVER, BROKER] {
+                write(&conf.join(format!("logback_{}.xml", process.name)), LOGBACK)?;
+            }
+        }
         write(&broker, &fill(BROKER_PROPERTIES))
     }
 
-    fn start(&self, process: Process, options: Options) -> Result<(), String> {
+    fn start(&self, process: Process, version: RocketmqVersion) -> Result<(), String> {
         let path = self.file(process, "log");
         let log = fs::File::create(&path).map_err(|e| format!("create {}: {e}", path.display()))?;
         let errors = log.try_clone().map_err(|e| format!("share the log: {e}"))?;
@@ -190,9 +185,8 @@ impl Folder {
         java.args(["-Xms64m", process.heap, "-XX:MaxDirectMemorySize=512m", "-XX:+UseSerialGC"]);
         // Without these it writes into the user's own folder.
         java.arg(format!("-Duser.home={home}")).arg(format!("-Drocketmq.home.dir={home}"));
-        if let Some(lease) = options.lock_lease {
-            let lease = lease.as_millis();
-            java.arg(format!("-Drocketmq.broker.rebalance.lockMaxLiveTime={lease}"));
+        if version == RocketmqVersion::Before5 {
+            java.args(JAVA_BEFORE_5.lines());
         }
         java.arg("-cp").arg(self.0.join("lib").join("*"));
         java.arg(process.class).arg("-c").arg(self.file(process, "properties"));

@@ -22,6 +22,9 @@ const LOOK: Duration = Duration::from_millis(100);
 const POM: &str = include_str!("../../../../xtask/src/brokers/rocketmq/pom.xml");
 const NAMESRV: &str = include_str!("../../../../xtask/src/brokers/rocketmq/namesrv.properties");
 const BROKER: &str = include_str!("../../../../xtask/src/brokers/rocketmq/broker.properties");
+const JAVA_BEFORE_5: &str =
+    include_str!("../../../../xtask/src/brokers/rocketmq/java-before-5.options");
+const LOGBACK: &str = include_str!("../../../../xtask/src/brokers/rocketmq/logback.xml");
 
 /// Says that a test is skipped, for this reason; a failure where nothing may be skipped.
 pub(crate) fn skip(test: &str, why: &str) {
@@ -51,9 +54,9 @@ fn kept(name: &str) -> PathBuf {
 fn apache() -> Result<&'static Path, String> {
     static LIB: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let fetched = LIB.get_or_init(|| {
-        let folder = kept("apache");
+        let folder = kept(&format!("apache-{}", real::version()));
         let pom = folder.join("pom.xml");
-        fs::write(&pom, POM).unwrap();
+        fs::write(&pom, POM.replace("{version}", &real::version())).unwrap();
         jars(&pom, &folder.join("lib"), &[]).map(|()| folder.join("lib"))
     });
     fetched.as_deref().map_err(Clone::clone)
@@ -110,7 +113,11 @@ impl Apache {
         // Poisoned by a test that has failed: the next one can go on.
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let folder = kept(&format!("broker-{}", std::process::id())).join(test);
-        fs::create_dir_all(&folder).unwrap();
+        let conf = folder.join("conf");
+        fs::create_dir_all(&conf).unwrap();
+        for name in ["namesrv", "broker", "tools"] {
+            fs::write(conf.join(format!("logback_{name}.xml")), LOGBACK).unwrap();
+        }
         let port = free_ports(1);
         let ports = free_ports(4);
         for (name, text) in [("namesrv", NAMESRV), ("broker", BROKER)] {
@@ -155,6 +162,7 @@ impl Apache {
         let class_path = self.lib.join("*");
         let class = "org.apache.rocketmq.tools.command.MQAdminStartup";
         let mut mqadmin = java(&class_path.display().to_string(), class);
+        mqadmin.env("ROCKETMQ_HOME", &self.folder);
         mqadmin.arg(arguments[0]).args(["-n", &self.address()]).args(&arguments[1..]);
         let output = mqadmin.output().unwrap();
         let printed = [output.stdout, output.stderr].concat();
@@ -192,6 +200,9 @@ fn spawn(folder: &Path, lib: &Path, lease: Duration, name: &str, class: &str) ->
     java.arg(format!("-Duser.home={}", folder.display()));
     java.arg(format!("-Drocketmq.home.dir={}", folder.display()));
     java.arg(format!("-Drocketmq.broker.rebalance.lockMaxLiveTime={}", lease.as_millis()));
+    if real::is_before_5() {
+        java.args(JAVA_BEFORE_5.lines());
+    }
     java.arg("-cp").arg(lib.join("*")).arg(format!("org.apache.rocketmq.{name}.{class}"));
     java.arg("-c").arg(folder.join(format!("{name}.properties")));
     java.current_dir(folder).stdin(Stdio::null());

@@ -245,13 +245,22 @@ mod real_broker {
         }
 
         fn capabilities() -> Capabilities {
-            without_what_the_protocol_lacks()
+            let all = without_what_the_protocol_lacks()
                 .without(Capability::SeekByTime, "messages cannot be stored at a time of choice")
                 .without(Capability::Trim, "a real broker removes whole files only")
                 .without(Capability::FailLookUps, "no fault can be injected into a real broker")
                 .without(Capability::FailCommits, "no fault can be injected into a real broker")
                 .without(Capability::Silence, "no fault can be injected into a real broker")
-                .without(Capability::Lose, "no fault can be injected into a real broker")
+                .without(Capability::Lose, "no fault can be injected into a real broker");
+            match crate::real::is_before_5() {
+                // To the start of the queue: `real::positions_that_do_not_exist_...`
+                true => all.without(Capability::MoveOffset, "4.9 moves offsets by time only"),
+                false => all,
+            }
+        }
+
+        fn without_a_commit() -> Option<Watermark> {
+            crate::real::is_before_5().then_some(Watermark::ZERO)
         }
 
         fn listening() -> (u32, Duration) {

@@ -1,6 +1,6 @@
 //! How a queue's tenure begins.
 
-use keylane_source::{Committed, SeekTo, Source, SourceEvent};
+use keylane_source::{Committed, QueueId, SeekTo, Source, SourceEvent};
 
 use super::driver::{Driver, behind, fetched_of, has, produce};
 use super::fixture::{Capability, Fixture};
@@ -20,14 +20,15 @@ pub fn nothing_before_a_seek<F: Fixture>() {
     driver.expect_none("only the other queue was sought", fetched_of(queues[0]));
 }
 
-/// Where the group has committed nothing, that is what is said: [`Committed::None`].
+/// Where the group has committed nothing, that is what is said: [`Committed::None`], or what the
+/// broker has for it ([`Fixture::without_a_commit`]).
 pub fn a_group_without_an_offset_is_told_so<F: Fixture>() {
     let mut fixture = F::new(2);
     let queues = fixture.queues();
     queues.iter().for_each(|queue| _ = produce(&mut fixture, *queue, 1));
     let (_driver, found) = Driver::assigned(&mut fixture);
     for (queue, committed) in found {
-        assert!(matches!(committed, Committed::None), "{queue}: {committed:?} instead of None");
+        assert_nothing_committed::<F>(queue, &committed);
     }
 }
 
@@ -60,7 +61,7 @@ pub fn a_look_up_is_answered<F: Fixture>() {
     let mut driver = Driver::reading(&mut fixture);
     driver.source.look_up_committed(queue);
     let committed = looked_up(&mut driver);
-    assert!(matches!(committed, Committed::None), "{committed:?} instead of None");
+    assert_nothing_committed::<F>(queue, &committed);
     let expected = behind(offsets[0]);
     driver.read(queue, 2);
     driver.commit_now(queue, expected);
@@ -92,6 +93,16 @@ pub fn a_failed_look_up_is_neither_none_nor_an_offset<F: Fixture>() {
         Committed::At { watermark, .. } => assert_eq!(watermark, expected),
         other => panic!("{other:?} instead of {expected:?}"),
     }
+}
+
+fn assert_nothing_committed<F: Fixture>(queue: QueueId, committed: &Committed) {
+    let expected = F::without_a_commit();
+    let is_so = match (expected, committed) {
+        (None, Committed::None) => true,
+        (Some(expected), Committed::At { watermark, .. }) => *watermark == expected,
+        _ => false,
+    };
+    assert!(is_so, "{queue}: {committed:?} instead of {expected:?}");
 }
 
 fn looked_up<F: Fixture>(driver: &mut Driver<F>) -> Committed {

@@ -37,6 +37,15 @@ pub trait Fixture: Sized {
         Duration::from_secs(10)
     }
 
+    /// What the broker answers where the group has committed nothing. Default: `None`, it says so.
+    ///
+    /// A watermark is for brokers that cannot tell "none" from the start of a queue, as RocketMQ's
+    /// before 5.0, which answer 0. Then exactly that is asked of the source:
+    /// [`Committed::At`](keylane_source::Committed::At) this watermark.
+    fn without_a_commit() -> Option<Watermark> {
+        None
+    }
+
     /// How to listen for something that must not come: so many polls, waiting so long in each.
     /// Default: 20 polls that do not wait, right for a source without threads and network.
     fn listening() -> (u32, Duration) {

@@ -7,7 +7,7 @@ use crate::conformance::rules;
 
 mod source;
 
-use source::{Broken, Bug, with_bug};
+use source::{Broken, Bug, with_bug, with_starts_for_none};
 
 /// Runs the rule on a source with this bug and expects it to fail, with these words.
 #[track_caller]
@@ -16,6 +16,16 @@ fn caught(rule: fn(), bug: Bug, words: &str) {
     let text = payload.downcast_ref::<String>().map(String::as_str);
     let text = text.or(payload.downcast_ref::<&str>().copied()).unwrap_or("no text");
     assert!(text.contains(words), "{bug:?} was caught, but with other words:\n{text}");
+}
+
+#[test]
+fn a_start_for_none_is_asked_for_where_the_broker_has_nothing_else() {
+    with_starts_for_none(|| {
+        with_bug(Bug::ZeroForNone, rules::a_group_without_an_offset_is_told_so::<Broken>);
+        let words = "None instead of Some(Watermark(0))";
+        caught(rules::a_group_without_an_offset_is_told_so::<Broken>, Bug::None, words);
+        caught(rules::a_look_up_is_answered::<Broken>, Bug::None, words);
+    });
 }
 
 macro_rules! every_rule_catches {

@@ -77,11 +77,18 @@ pub(super) enum Bug {
 thread_local! {
     /// The bug of the sources that this thread makes.
     static BUG: Cell<Bug> = const { Cell::new(Bug::None) };
+    static STARTS_FOR_NONE: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Runs it with sources that have this bug.
 pub(super) fn with_bug<T>(bug: Bug, run: impl FnOnce() -> T) -> T {
     BUG.set(bug);
+    run()
+}
+
+/// Runs it with a fixture that says that its broker answers the start where nothing is committed.
+pub(super) fn with_starts_for_none<T>(run: impl FnOnce() -> T) -> T {
+    STARTS_FOR_NONE.set(true);
     run()
 }
 
@@ -97,6 +104,9 @@ impl Fixture for Broken {
     }
     fn capabilities() -> Capabilities {
         Scripted::capabilities()
+    }
+    fn without_a_commit() -> Option<Watermark> {
+        STARTS_FOR_NONE.get().then_some(Watermark::ZERO)
     }
     fn patience() -> Duration {
         // What a bug keeps back is awaited for as long as this. A right source needs microseconds,
