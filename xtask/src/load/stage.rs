@@ -24,7 +24,7 @@ use super::plan::{Plan, RunPlan};
 use super::timeline::Timeline;
 use super::workload::Workload;
 use crate::flags::SourceKind;
-use crate::outcome::{Ended, Failure};
+use crate::outcome::Ended;
 
 /// What takes part in producing, beside the messages.
 pub(super) struct Producing<'a> {
@@ -144,7 +144,7 @@ impl Stage {
 
 /// Replaces this program by one that has the source's client. Returns only when that failed.
 #[cfg(not(all(feature = "kafka", feature = "rocketmq")))]
-fn build_with(source: SourceKind) -> Failure {
+fn build_with(source: SourceKind) -> crate::outcome::Failure {
     use std::os::unix::process::CommandExt;
 
     let feature = super::plan::name(source);
@@ -154,7 +154,7 @@ fn build_with(source: SourceKind) -> Failure {
     command.args(["run", "--quiet", "--release", "--package", "xtask", "--features", &feature]);
     command.arg("--manifest-path").arg(crate::ci::root().join("Cargo.toml"));
     command.arg("--").args(std::env::args_os().skip(1));
-    Failure::other("run cargo again", command.exec())
+    crate::outcome::Failure::other("run cargo again", command.exec())
 }
 
 /// A paced source tells itself when its messages came.
