@@ -90,9 +90,10 @@ impl<S: Source + 'static> ConsumerBuilder<S> {
     }
 
     /// How many bytes of key, payload and headers may be in flight, over all queues. Default 64 MiB;
-    /// 1 byte to 1 TiB. Divided as [`in_flight_max`](Self::in_flight_max) is. A queue with nothing in
-    /// flight may always have one message, however large: in flight are at most so many bytes and
-    /// one message a queue.
+    /// 1 byte to 1 TiB. Divided as [`in_flight_max`](Self::in_flight_max) is. A message that is larger
+    /// than its queue's part is admitted once nothing else of that queue is in flight; one that is
+    /// larger than all of it is admitted alone, which the traffic of other queues can put off: choose
+    /// it larger than any message. The event [`Held`](crate::Event::Held) names one that waits.
     pub fn in_flight_bytes_max(mut self, bytes: usize) -> Self {
         self.config.in_flight_bytes_max = bytes;
         self

@@ -66,7 +66,7 @@ pub enum Event {
     QueueFailed { queue: QueueId, error: SourceError },
     /// One queue has trouble that may pass.
     QueueTrouble { queue: QueueId, error: SourceError },
-    /// A queue pauses: its budget or its span is full behind this message.
+    /// A queue pauses: its budget or its span is full behind this message, or this message has no room.
     Held { queue: QueueId, by: HeldBy, offset: Offset, key: Option<ShownKey> },
     /// A listener call failed; the message's lane waits.
     Failed {
@@ -122,6 +122,9 @@ pub enum HeldBy {
     /// Messages that succeeded and were never committed fill the budget: a listener with auto-commit
     /// off has to answer `Commit` at times.
     Uncommitted,
+    /// The message itself is larger than what other queues leave of the budget; nothing of its own
+    /// queue is in flight. One that is larger than the whole budget waits until nothing is.
+    Size,
 }
 
 impl Event {
@@ -187,8 +190,10 @@ impl fmt::Display for Event {
                     HeldBy::Budget => "its budget is full",
                     HeldBy::Span => "its span is full",
                     HeldBy::Uncommitted => "its budget is full of messages that nobody commits",
+                    HeldBy::Size => "a message is larger than what others leave of the budget",
                 };
-                write!(f, "{queue}: {what}, behind offset {offset}")?;
+                let place = if *by == HeldBy::Size { "at" } else { "behind" };
+                write!(f, "{queue}: {what}, {place} offset {offset}")?;
                 key.as_ref().map_or(Ok(()), |key| write!(f, ", key {key}"))
             }
             Self::Failed { queue, offset, key, shard, attempts, error, panicked, again_in } => {

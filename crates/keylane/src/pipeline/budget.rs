@@ -7,10 +7,10 @@
 //! more. Queues that come later find their reserves in use: until those are given back they have one
 //! message each, beyond `max`.
 //!
-//! Bytes are divided the same way. A queue with nothing in flight may have one message, however large
-//! it is: it would wait for ever behind the steady traffic of others. So in flight are at most `max`
-//! bytes and one message a queue. While they are more than `max`, each queue has one message at a
-//! time.
+//! Bytes are divided the same way. A message that is larger than what its queue may have is admitted
+//! when nothing else of its queue is in flight and it fits beside what the others have; one that is
+//! larger than the whole budget is admitted alone, when nothing at all is in flight, and nothing is
+//! admitted beside it.
 
 /// What one queue has in flight.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -86,7 +86,7 @@ impl Budget {
     /// Any messages that stay within this fit, one after the other; others may.
     fn grant(&self, used: Used) -> Used {
         if self.total.bytes > self.max.bytes {
-            return Used::default(); // Each queue has one message at a time.
+            return Used::default(); // Nothing goes beside the one that is larger than all.
         }
         let left = |max: usize, used: usize| max.saturating_sub(used);
         let own = |reserve: usize, used: usize, max: usize, shared: usize| {
@@ -104,13 +104,19 @@ impl Budget {
     }
 
     fn fits(&self, used: Used, bytes: usize) -> bool {
-        if used.messages == 0 {
+        if self.total.messages == 0 {
             return true;
         }
-        // What was admitted before the last division may exceed what that has left, and what was the
-        // only message of its queue what there is.
-        if self.total.messages >= self.max.messages || self.total.bytes + bytes > self.max.bytes {
-            return false;
+        let first = used.messages == 0;
+        if self.total.bytes + bytes > self.max.bytes {
+            // Of a queue that comes late a message within its reserve, which others still use.
+            return first && bytes <= self.reserve.bytes && self.total.bytes <= self.max.bytes;
+        }
+        if first {
+            return true;
+        }
+        if self.total.messages >= self.max.messages {
+            return false; // What was admitted before the last division may exceed what that has left.
         }
         let shared_bytes = (used.bytes + bytes).saturating_sub(self.reserve.bytes)
             - used.bytes.saturating_sub(self.reserve.bytes);
@@ -228,35 +234,35 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_with_nothing_in_flight_may_have_one_message_of_any_size() {
-        let (mut budget, mut used) = budget(100, 1_000, 3);
+    fn a_message_larger_than_the_budget_goes_alone() {
+        let (mut budget, mut used) = budget(100, 1_000, 2);
         assert!(budget.admit(&mut used[0], 100));
-        assert!(budget.admit(&mut used[1], 1_500), "the others' traffic may never end");
-        assert!(!budget.admit(&mut used[0], 1) && !budget.admit(&mut used[1], 1));
-        assert!(budget.admit(&mut used[2], 2_000), "at most one a queue beyond the budget");
-        assert_eq!(budget.total(), Used { messages: 3, bytes: 3_600 });
+        assert!(!budget.admit(&mut used[1], 1_500));
         budget.release(&mut used[0], 1, 100);
-        assert!(budget.admit(&mut used[0], 1) && !budget.admit(&mut used[0], 1));
+        assert!(budget.admit(&mut used[1], 1_500));
+        assert!(!budget.admit(&mut used[0], 1), "nothing goes beside it");
         budget.release(&mut used[1], 1, 1_500);
-        budget.release(&mut used[2], 1, 2_000);
-        assert!(budget.admit(&mut used[0], 100));
+        assert!(budget.admit(&mut used[0], 1));
     }
 
     #[test]
-    fn a_large_message_does_not_wait_for_what_others_share() {
+    fn a_message_larger_than_what_its_queue_may_have_waits_for_room_only() {
         let (mut budget, mut used) = budget(100, 1_000, 5); // 100 reserved, 500 shared
         assert_eq!(fill(&mut budget, &mut used[0], 10), 60);
-        assert!(budget.admit(&mut used[1], 450));
-        assert!(!budget.admit(&mut used[1], 1));
+        assert!(!budget.admit(&mut used[1], 401), "400 are left");
+        budget.release(&mut used[0], 30, 300);
+        assert!(budget.admit(&mut used[1], 700), "the others' traffic may never end");
+        assert!(!budget.admit(&mut used[1], 1), "it has more than its share");
+        assert_eq!(budget.total(), Used { messages: 31, bytes: 1_000 });
     }
 
     #[test]
     fn behind_others_of_its_queue_a_message_that_is_too_large_waits() {
-        let (mut budget, mut used) = budget(100, 1_000, 1);
+        let (mut budget, mut used) = budget(100, 1_000, 2); // 250 reserved, 500 shared
         assert!(budget.admit(&mut used[0], 1));
-        assert!(!budget.admit(&mut used[0], 1_500));
+        assert!(!budget.admit(&mut used[0], 751));
         budget.release(&mut used[0], 1, 1);
-        assert!(budget.admit(&mut used[0], 1_500));
+        assert!(budget.admit(&mut used[1], 1) && budget.admit(&mut used[0], 751));
     }
 
     #[test]

@@ -261,6 +261,9 @@ mod tests {
         assert_eq!(send(2), (false, 0, false));
         assert_eq!(send(1), (true, 0, false));
         assert_eq!(send(14), (true, 1, false), "one does not fit");
-        assert_eq!(receiver.iter().take(3).map(|chunk| chunk.len()).collect::<Vec<_>>(), [2, 1, 13]);
+        assert_eq!(
+            receiver.iter().take(3).map(|chunk| chunk.len()).collect::<Vec<_>>(),
+            [2, 1, 13]
+        );
     }
 }

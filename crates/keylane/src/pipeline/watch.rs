@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::coordinator::{Coordinator, TICK};
 use super::shard::Watched;
 use crate::observer::{Event, HeldBy};
-use crate::report::HoldingState;
+use crate::report::{HoldingState, ShownKey};
 
 /// What was seen of each shard the last time.
 #[derive(Debug)]
@@ -130,12 +130,21 @@ impl Coordinator {
             let Some(reading) = &mut queue.reading else { continue };
             let Some(tracker) = &mut reading.tracker else { continue };
             let full = !tracker.has_room(self.config.span_max);
-            let Some(first) = tracker.first_unfinished() else { continue };
+            let first = tracker.first_unfinished();
             let (since, reported) = *reading.held.get_or_insert((now, false));
-            if reported || now < since + tick || first.registered_at > since {
+            let is_new = first.as_ref().is_some_and(|first| first.registered_at > since);
+            if reported || now < since + tick || is_new {
                 continue;
             }
             reading.held = Some((since, true));
+            let Some(first) = first else {
+                // What has nothing in flight may have any message that there is room for.
+                let Some(message) = reading.stash.as_slice().first() else { continue };
+                let key = Some(ShownKey::new(message.key_bytes(), self.config.hide_keys));
+                let (queue, by, offset) = (queue.id, HeldBy::Size, message.offset());
+                self.shared.report_later(Event::Held { queue, by, offset, key });
+                continue;
+            };
             let (epoch, offset) = (reading.tenure.epoch, first.offset);
             let found = match self.mode.shard_of(slot, first.way) {
                 Some(shard) => self.shards[shard].shard.lock().find(epoch, offset),

@@ -39,28 +39,44 @@ fn scenario_11_a_message_larger_than_the_budget_is_admitted_alone() {
 }
 
 #[test]
-fn a_message_larger_than_the_budget_does_not_wait_for_other_queues() {
+fn a_message_larger_than_its_queues_share_goes_beside_others() {
     let rig = Rig::with_queues(2);
     let (latch, listener) = first_waits(&rig);
     rig.produce(q(0), "0");
-    let consumer = rig
-        .builder()
-        .shards(2)
-        .hasher(by_number)
-        .in_flight_bytes_max(1_000)
-        .start(listener)
-        .unwrap();
+    let builder = rig.builder().shards(2).hasher(by_number).in_flight_bytes_max(1_000);
+    let consumer = builder.start(listener).unwrap();
     latch.wait_for_arrivals(1);
-    // Queue 0 has something in flight all the time.
-    let large = Message::new(q(1), offset(0)).with_key("1").with_payload(vec![0; 1_500]);
+    // Queue 0 has something in flight all the time. A queue's share is 250 and what is shared, 500.
+    let large = Message::new(q(1), offset(0)).with_key("1").with_payload(vec![0; 900]);
     rig.recorder.produced(q(1), offset(0));
     rig.script.append(q(1), [large]);
     rig.wait_for_commit(q(1), 1);
-    // And a second one of another queue waits for nothing but its turn.
-    rig.commit_round(q(1), "1");
     latch.open();
     rig.wait_for_commit(q(0), 1);
-    assert_eq!(consumer.metrics().in_flight_bytes_max, 1_501 + 8);
+    assert_eq!(consumer.metrics().in_flight_bytes_max, 901 + 8);
+    rig.stop(&consumer);
+}
+
+#[test]
+fn a_message_that_waits_for_other_queues_is_named() {
+    let rig = Rig::with_queues(2);
+    let (latch, listener) = first_waits(&rig);
+    rig.produce(q(0), "0");
+    let builder = rig.builder().shards(2).hasher(by_number).in_flight_bytes_max(1_000);
+    let consumer = builder.stall_after(20 * MS).start(listener).unwrap();
+    latch.wait_for_arrivals(1);
+    let large = Message::new(q(1), offset(0)).with_key("1").with_payload(vec![0; 1_500]);
+    rig.recorder.produced(q(1), offset(0));
+    rig.script.append(q(1), [large]);
+    let held = |event: &Event| matches!(event, Event::Held { by: HeldBy::Size, .. });
+    let event = rig.events.wait_for("the event", held);
+    assert_eq!(
+        event.to_string(),
+        "it/1: a message is larger than what others leave of the budget, at offset 0, key \"1\""
+    );
+    latch.open();
+    rig.wait_for_commit(q(1), 1);
+    assert_eq!(consumer.metrics().in_flight_bytes_max, 1_501, "it went alone");
     rig.stop(&consumer);
 }
 
