@@ -4,6 +4,7 @@
 //! depends on how much it holds.
 
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -145,8 +146,13 @@ fn tls_feature(tls: Tls) -> Option<&'static str> {
 fn test_kills(running: &Running, place: &Place) -> Ended {
     let mut tests = tests("keylane-kafka", &[], running)?;
     tests.args(["restart::", "--test-threads=1"]);
-    tests.env("KEYLANE_KAFKA_RESTART", restart_command(place)?);
-    must_pass_within(tests, LIMIT)
+    let program = place.folder.join("xtask");
+    copy_this_program(&program)?;
+    tests.env("KEYLANE_KAFKA_RESTART", restart_command(&program, place));
+    let tested = must_pass_within(tests, LIMIT);
+    let removed = fs::remove_file(&program);
+    tested?;
+    removed.map_err(|error| Failure::other(program.display(), error))
 }
 
 /// The tests of a package, built, with the broker; arguments of the test program may follow.
@@ -170,12 +176,39 @@ fn run_example(running: &Running) -> Ended {
     must_pass_within(example, LIMIT)
 }
 
-/// What kills and restarts the broker, for `sh -c`: this very program.
-fn restart_command(place: &Place) -> Ended<String> {
-    let program = std::env::current_exe();
-    let program = program.map_err(|error| Failure::other("find this program", error))?;
-    let quoted =
-        |path: &std::path::Path| format!("'{}'", path.display().to_string().replace('\'', r"'\''"));
-    let (program, folder) = (quoted(&program), quoted(&place.folder));
-    Ok(format!("{program} brokers restart {} --folder {folder}", place.broker.name()))
+/// This very program, under a name that it keeps: a build meanwhile replaces the one that runs, which
+/// is still to be had under the first of these names.
+fn copy_this_program(to: &Path) -> Ended {
+    let copied = fs::copy("/proc/self/exe", to);
+    let copied = copied.or_else(|_| fs::copy(std::env::current_exe()?, to));
+    copied.map(drop).map_err(|error| Failure::other(format!("copy it to {}", to.display()), error))
+}
+
+/// What kills and restarts the broker, for `sh -c`.
+fn restart_command(program: &Path, place: &Place) -> String {
+    let quoted = |path: &Path| format!("'{}'", path.display().to_string().replace('\'', r"'\''"));
+    let (program, folder) = (quoted(program), quoted(&place.folder));
+    format!("{program} brokers restart {} --folder {folder}", place.broker.name())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_broker_is_restarted_by_a_copy_that_runs() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("it's");
+        copy_this_program(&program).unwrap();
+        let place = Place { folder: folder.path().to_owned(), ..Place::usual(Broker::Kafka) };
+        let command = restart_command(&program, &place);
+        let quoted = format!("'{}/it'\\''s'", folder.path().display());
+        let expected =
+            format!("{quoted} brokers restart kafka --folder '{}'", folder.path().display());
+        assert_eq!(command, expected);
+        // Here it is the test program, which lists its tests.
+        let listed = Command::new("sh").args(["-c", &format!("{quoted} --list")]).output().unwrap();
+        let listed = String::from_utf8(listed.stdout).unwrap();
+        assert!(listed.contains("a_broker_is_restarted_by_a_copy_that_runs"), "{listed}");
+    }
 }

@@ -6,6 +6,9 @@
 //! the last table stays. So as long as the table is not known to be there, one commit is under way
 //! and the others wait; and what was acknowledged counts once the broker gives it out again, as
 //! another member's first commit may come at the same time.
+//!
+//! What is left: another member's table that takes the place of this one after the commit was read
+//! back. The queue's next commit makes good for it (`docs/rocketmq-wire.md`, offsets).
 
 use std::collections::{HashMap, VecDeque};
 
