@@ -116,7 +116,8 @@ impl Budget {
             return true;
         }
         if self.total.messages >= self.max.messages {
-            return false; // What was admitted before the last division may exceed what that has left.
+            // What was admitted before the last division may exceed what that has left.
+            return false;
         }
         let shared_bytes = (used.bytes + bytes).saturating_sub(self.reserve.bytes)
             - used.bytes.saturating_sub(self.reserve.bytes);
