@@ -137,7 +137,7 @@ fn minutes(time: Duration) -> String {
 }
 
 /// Whether this is the gate, where nothing may be skipped for want of a tool.
-fn is_gate() -> bool {
+pub(crate) fn is_gate() -> bool {
     std::env::var("CI").is_ok_and(|value| value == "true")
 }
 

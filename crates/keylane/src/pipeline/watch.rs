@@ -131,6 +131,9 @@ impl Coordinator {
             let Some(tracker) = &mut reading.tracker else { continue };
             let full = !tracker.has_room(self.config.span_max);
             let first = tracker.first_unfinished();
+            if first.is_none() && reading.used.messages > 0 {
+                continue; // All of it was finished just now, and its budget comes back next.
+            }
             let (since, reported) = *reading.held.get_or_insert((now, false));
             let is_new = first.as_ref().is_some_and(|first| first.registered_at > since);
             if reported || now < since + tick || is_new {

@@ -109,15 +109,7 @@ fn scenario_09_a_revoke_waits_for_what_runs_and_commits_it_while_polling_goes_on
 fn a_revoke_drops_what_waits_and_gives_its_budget_back() {
     let rig = Rig::with_queues(2);
     let latch = Latch::new();
-    let listener = rig.each({
-        let latch = latch.clone();
-        move |message, _| {
-            if message.queue() == q(0) {
-                latch.pass();
-            }
-            Ok(Outcome::Done)
-        }
-    });
+    let listener = rig.passing(&latch, |message| message.queue() == q(0));
     // One shard, one running: the others wait in call, channel, overflow and stash.
     rig.produce_all(q(0), (0..40).map(|n| n.to_string()));
     let builder = rig.builder().shards(1).batch_max(2).channel_capacity(2).in_flight_max(20);
@@ -153,15 +145,7 @@ fn a_queue_that_fails_while_it_is_taken_away_is_given_back_all_the_same() {
     let rig = Rig::with_queues(2);
     rig.produce_all(q(0), ["K", "K"]);
     let latch = Latch::new();
-    let listener = rig.each({
-        let latch = latch.clone();
-        move |message, _| {
-            if message.queue() == q(0) {
-                latch.pass();
-            }
-            Ok(Outcome::Done)
-        }
-    });
+    let listener = rig.passing(&latch, |message| message.queue() == q(0));
     let consumer = rig.builder().shards(2).hasher(by_number).start(listener).unwrap();
     latch.wait_for_arrivals(1);
     rig.script.begin_revoke(q(0));
@@ -183,15 +167,8 @@ fn a_queue_that_is_lost_is_fenced_at_once_and_not_committed() {
     let rig = Rig::with_queues(2);
     rig.produce_all(q(0), ["a", "a", "a"]);
     let latch = Latch::new();
-    let listener = rig.each({
-        let latch = latch.clone();
-        move |message, _| {
-            if message.queue() == q(0) && message.offset().get() == 1 {
-                latch.pass();
-            }
-            Ok(Outcome::Done)
-        }
-    });
+    let listener =
+        rig.passing(&latch, |message| message.queue() == q(0) && message.offset().get() == 1);
     let builder = rig.builder().shards(2).batch_max(1).hasher(|key| u64::from(key == b"barrier"));
     let consumer = builder.commit_interval(50 * MS).start(listener).unwrap();
     latch.wait_for_arrivals(1);
@@ -248,13 +225,7 @@ fn an_assignment_without_a_loss_before_it_ends_the_old_tenure() {
     let rig = Rig::with_queues(1);
     rig.produce_all(q(0), ["a", "a"]);
     let latch = Latch::new();
-    let listener = rig.each({
-        let latch = latch.clone();
-        move |_, _| {
-            latch.pass();
-            Ok(Outcome::Done)
-        }
-    });
+    let listener = rig.passing(&latch, |_| true);
     let consumer = rig.builder().batch_max(1).start(listener).unwrap();
     latch.wait_for_arrivals(1);
     rig.script.assign(q(0));

@@ -8,15 +8,8 @@ use crate::support::{Latch, MS, Rig, SECOND, by_number, eventually, offset, posi
 /// A listener whose first call of queue 0 waits.
 fn first_waits(rig: &Rig) -> (Latch, impl keylane::IntoListener + use<>) {
     let latch = Latch::new();
-    let listener = rig.each({
-        let latch = latch.clone();
-        move |message, _| {
-            if message.queue() == q(0) && message.offset().get() == 0 {
-                latch.pass();
-            }
-            Ok(Outcome::Done)
-        }
-    });
+    let listener =
+        rig.passing(&latch, |message| message.queue() == q(0) && message.offset().get() == 0);
     (latch, listener)
 }
 

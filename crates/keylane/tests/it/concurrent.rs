@@ -19,13 +19,7 @@ fn all_threads_work_on_one_key_of_one_queue() {
     let rig = rig(1);
     rig.produce_all(q(0), (0..8).map(|_| "K"));
     let latch = Latch::new();
-    let listener = rig.each({
-        let latch = latch.clone();
-        move |_, _| {
-            latch.pass();
-            Ok(Outcome::Done)
-        }
-    });
+    let listener = rig.passing(&latch, |_| true);
     let consumer = rig.builder().shards(8).batch_max(32).start(listener).unwrap();
     latch.wait_for_arrivals(8);
     latch.open();
@@ -117,15 +111,7 @@ fn a_call_that_hangs_holds_back_the_commit_and_nothing_else() {
     let rig = rig(1);
     rig.produce_all(q(0), (0..500).map(|_| "K"));
     let latch = Latch::new();
-    let listener = rig.each({
-        let latch = latch.clone();
-        move |message, _| {
-            if message.offset().get() == 10 {
-                latch.pass();
-            }
-            Ok(Outcome::Done)
-        }
-    });
+    let listener = rig.passing(&latch, |message| message.offset().get() == 10);
     let consumer = rig.builder().shards(2).batch_max(32).start(listener).unwrap();
     latch.wait_for_arrivals(1);
     eventually("the others", || consumer.metrics().succeeded == 499);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use keylane::source::SourceError;
-use keylane::{Event, OutOfRange, Outcome};
+use keylane::{Event, OutOfRange};
 use keylane_testkit::guarantee::Scope;
 use keylane_testkit::recorder::Recorder;
 use keylane_testkit::script::{Call, LockAnswer, Script};
@@ -111,13 +111,7 @@ fn a_lock_that_is_lost_while_a_call_runs_fences_the_queue_until_it_is_held_again
     rig.script.assign(q(0));
     rig.produce_all(q(0), ["K", "K"]);
     let latch = Latch::new();
-    let listener = rig.each({
-        let latch = latch.clone();
-        move |_, _| {
-            latch.pass();
-            Ok(Outcome::Done)
-        }
-    });
+    let listener = rig.passing(&latch, |_| true);
     let consumer = rig.builder().batch_max(1).start(listener).unwrap();
     latch.wait_for_arrivals(1);
     rig.script.answer_locks(q(0), LockAnswer::Silence);
@@ -228,13 +222,7 @@ fn a_lock_is_left_to_expire_when_a_call_overruns_the_revoke() {
     rig.script.assign(q(0));
     rig.produce(q(0), "K");
     let latch = Latch::new();
-    let listener = rig.each({
-        let latch = latch.clone();
-        move |_, _| {
-            latch.pass();
-            Ok(Outcome::Done)
-        }
-    });
+    let listener = rig.passing(&latch, |_| true);
     let consumer = rig.builder().revoke_timeout(5 * SECOND / 2).start(listener).unwrap();
     latch.wait_for_arrivals(1);
     rig.script.begin_revoke(q(0));
@@ -260,15 +248,7 @@ fn a_stop_leaves_the_lock_of_a_queue_whose_call_still_runs() {
     (0..2).for_each(|index| rig.script.assign(q(index)));
     (0..2).for_each(|index| _ = rig.produce(q(index), format!("{index}")));
     let latch = Latch::new();
-    let listener = rig.each({
-        let latch = latch.clone();
-        move |message, _| {
-            if message.queue() == q(0) {
-                latch.pass();
-            }
-            Ok(Outcome::Done)
-        }
-    });
+    let listener = rig.passing(&latch, |message| message.queue() == q(0));
     let builder = rig.builder().shards(2).hasher(crate::support::by_number);
     let consumer = builder.start(listener).unwrap();
     latch.wait_for_arrivals(1);

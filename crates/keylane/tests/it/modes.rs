@@ -21,14 +21,8 @@ fn rig(mode: Mode, queues: u32) -> Rig {
 /// A listener whose call for this offset of queue 0 comes to the latch; it finishes everything.
 fn stops_at(rig: &Rig, stuck: u64) -> (Latch, impl keylane::IntoListener + use<>) {
     let latch = Latch::new();
-    let listener = rig.each({
-        let latch = latch.clone();
-        move |message, _| {
-            if (message.queue(), message.offset()) == (q(0), offset(stuck)) {
-                latch.pass();
-            }
-            Ok(Outcome::Done)
-        }
+    let listener = rig.passing(&latch, move |message| {
+        (message.queue(), message.offset()) == (q(0), offset(stuck))
     });
     (latch, listener)
 }

@@ -10,15 +10,7 @@ use crate::support::{
 /// A listener whose messages with the key "stuck" wait for the latch.
 fn stuck(rig: &Rig) -> (Latch, impl keylane::IntoListener + use<>) {
     let latch = Latch::new();
-    let listener = rig.each({
-        let latch = latch.clone();
-        move |message, _| {
-            if message.key() == Some(b"stuck") {
-                latch.pass();
-            }
-            Ok(Outcome::Done)
-        }
-    });
+    let listener = rig.passing(&latch, |message| message.key() == Some(b"stuck"));
     (latch, listener)
 }
 

@@ -22,13 +22,7 @@ fn as_many_calls_run_as_there_are_queues_however_many_threads() {
     let rig = rig(4);
     (0..4).for_each(|index| _ = rig.produce_all(q(index), (0..50).map(|n| n.to_string())));
     let latch = Latch::new();
-    let listener = rig.each({
-        let latch = latch.clone();
-        move |_, _| {
-            latch.pass();
-            Ok(Outcome::Done)
-        }
-    });
+    let listener = rig.passing(&latch, |_| true);
     let consumer = rig.builder().shards(16).start(listener).unwrap();
     latch.wait_for_arrivals(4);
     eventually("all are pulled", || consumer.metrics().admitted == 200);
@@ -114,15 +108,7 @@ fn a_batch_is_a_piece_of_one_queue_and_what_failed_holds_back_what_follows() {
 fn a_call_that_hangs_has_one_thread_and_its_queue_alone() {
     let rig = rig(2);
     let latch = Latch::new();
-    let listener = rig.each({
-        let latch = latch.clone();
-        move |message, _| {
-            if message.queue() == q(0) {
-                latch.pass();
-            }
-            Ok(Outcome::Done)
-        }
-    });
+    let listener = rig.passing(&latch, |message| message.queue() == q(0));
     let consumer = rig.builder().shards(2).start(listener).unwrap();
     // Each of these is a reason to look at the queue again: none may cost the second thread.
     for round in 1..=20 {
@@ -142,15 +128,7 @@ fn across_a_hand_over_inside_the_process_the_new_call_waits_for_the_old_one() {
     let rig = rig(2);
     rig.produce(q(0), "K");
     let latch = Latch::new();
-    let listener = rig.each({
-        let latch = latch.clone();
-        move |message, _| {
-            if message.queue() == q(0) {
-                latch.pass();
-            }
-            Ok(Outcome::Done)
-        }
-    });
+    let listener = rig.passing(&latch, |message| message.queue() == q(0));
     let consumer = rig.builder().revoke_timeout(50 * MS).start(listener).unwrap();
     latch.wait_for_arrivals(1);
     rig.script.begin_revoke(q(0));
@@ -215,15 +193,8 @@ fn nothing_more_of_a_call_is_handled_once_the_lock_of_its_queue_is_lost() {
     // Calls grow while messages are quick, so that the one with offset 40 has some behind it.
     rig.produce_all(q(0), (0..64).map(|n| n.to_string()));
     let latch = Latch::new();
-    let listener = rig.each({
-        let latch = latch.clone();
-        move |message, _| {
-            if (message.queue(), message.offset()) == (q(0), offset(40)) {
-                latch.pass();
-            }
-            Ok(Outcome::Done)
-        }
-    });
+    let listener =
+        rig.passing(&latch, |message| (message.queue(), message.offset()) == (q(0), offset(40)));
     let consumer = rig.builder().start(listener).unwrap();
     latch.wait_for_arrivals(1);
     rig.script.answer_locks(q(0), LockAnswer::Refuse);

@@ -141,15 +141,7 @@ fn an_offset_that_is_moved_forward_skips_without_a_commit_in_between() {
     let rig = Rig::with_queues(1);
     rig.produce_all(q(0), (0..10).map(|_| "K"));
     let latch = Latch::new();
-    let listener = rig.each({
-        let latch = latch.clone();
-        move |message, _| {
-            if message.offset().get() == 0 {
-                latch.pass();
-            }
-            Ok(Outcome::Done)
-        }
-    });
+    let listener = rig.passing(&latch, |message| message.offset().get() == 0);
     let consumer = rig.builder().start(listener).unwrap();
     latch.wait_for_arrivals(1);
     rig.script.reset(q(0), ResetCause::Moved { to: position(8) });

@@ -46,13 +46,7 @@ fn a_source_in_trouble_is_not_polled_in_a_hot_loop_while_the_consumer_stops() {
     let rig = Rig::with_queues(1);
     rig.produce(q(0), "K");
     let latch = Latch::new();
-    let listener = rig.each({
-        let latch = latch.clone();
-        move |_, _| {
-            latch.pass();
-            Ok(Outcome::Done)
-        }
-    });
+    let listener = rig.passing(&latch, |_| true);
     let consumer = rig.builder().start(listener).unwrap();
     latch.wait_for_arrivals(1);
     rig.script.fail_polls(10_000_000, &SourceError::retryable("broker 1 is not there"));

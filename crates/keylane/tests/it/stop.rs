@@ -15,15 +15,7 @@ const SLACK: std::time::Duration = SECOND;
 /// A listener that never returns from `stuck` (until the latch opens), and is done with the rest.
 fn hangs(rig: &Rig, stuck: u64) -> (Latch, impl keylane::IntoListener + use<>) {
     let latch = Latch::new();
-    let listener = rig.each({
-        let latch = latch.clone();
-        move |message, _| {
-            if message.offset().get() == stuck {
-                latch.pass();
-            }
-            Ok(Outcome::Done)
-        }
-    });
+    let listener = rig.passing(&latch, move |message| message.offset().get() == stuck);
     (latch, listener)
 }
 

@@ -194,13 +194,7 @@ fn stops_from_many_threads_have_one_result() {
 fn hanging(rig: &Rig) -> (Latch, Consumer) {
     rig.produce(q(0), "K");
     let latch = Latch::new();
-    let listener = rig.each({
-        let latch = latch.clone();
-        move |_, _| {
-            latch.pass();
-            Ok(Outcome::Done)
-        }
-    });
+    let listener = rig.passing(&latch, |_| true);
     let consumer = rig.builder().stop_timeout(3_600 * SECOND).start(listener).unwrap();
     latch.wait_for_arrivals(1);
     (latch, consumer)
@@ -302,13 +296,7 @@ fn a_paused_consumer_begins_no_call_until_it_is_resumed() {
 fn what_runs_when_it_is_paused_is_committed_and_the_rest_of_its_call_waits() {
     let rig = Rig::with_queues(1);
     let latch = Latch::new();
-    let listener = rig.each({
-        let latch = latch.clone();
-        move |_, _| {
-            latch.pass();
-            Ok(Outcome::Done)
-        }
-    });
+    let listener = rig.passing(&latch, |_| true);
     rig.produce_all(q(0), (0..8).map(|_| "K"));
     let consumer = rig.builder().shards(1).batch_max(8).start(listener).unwrap();
     latch.wait_for_arrivals(1);

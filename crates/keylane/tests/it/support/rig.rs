@@ -16,7 +16,7 @@ use keylane_testkit::script::{Script, ScriptedSource};
 use parking_lot::{Condvar, Mutex};
 
 use super::kept::Kept;
-use super::{Events, Log, MS, SECOND, offset, position};
+use super::{Events, Latch, Log, MS, SECOND, offset, position};
 
 /// Calls that have returned, by queue and offset.
 type OpenCalls = HashMap<(QueueId, u64), Call>;
@@ -144,6 +144,20 @@ impl Rig {
     /// A listener that finishes everything.
     pub(crate) fn done(&self) -> impl IntoListener + use<> {
         self.each(|_, _| Ok(Outcome::Done))
+    }
+
+    /// A listener that waits at the latch with each message that `waits`, and finishes everything.
+    pub(crate) fn passing<F>(&self, latch: &Latch, waits: F) -> impl IntoListener + use<F>
+    where
+        F: Fn(&Message) -> bool + Send + Sync + 'static,
+    {
+        let latch = latch.clone();
+        self.each(move |message, _| {
+            if waits(message) {
+                latch.pass();
+            }
+            Ok(Outcome::Done)
+        })
     }
 
     /// Records a call around what a listener does.
