@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use keylane_source::{
-    Commit, EndOffset, Fetch, FetchLimits, Position, QueueId, SeekTo, Source, SourceError,
+    Commit, EndOffset, Fetch, FetchLimits, Message, Position, QueueId, SeekTo, Source, SourceError,
     SourceEvent, SourceWaker,
 };
 use rdkafka::ClientConfig;
@@ -299,6 +299,10 @@ impl Source for KafkaSource {
     fn waker(&self) -> SourceWaker {
         let signal = Arc::clone(&self.signal);
         SourceWaker::new(move || signal.wake())
+    }
+
+    fn recycle(&mut self, emptied: Vec<Message>) {
+        self.reader.recycle(emptied);
     }
 
     fn close(

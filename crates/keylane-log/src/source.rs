@@ -22,8 +22,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use keylane_source::{
-    Commit, Committed, FetchLimits, QueueId, ResetCause, SeekTo, Source, SourceError, SourceEvent,
-    SourceWaker,
+    Commit, Committed, FetchLimits, Message, QueueId, ResetCause, SeekTo, Source, SourceError,
+    SourceEvent, SourceWaker,
 };
 
 use crate::Error;
@@ -66,6 +66,8 @@ pub struct LogSource {
     commits_open: usize,
     kept_bytes: usize,
     closed: bool,
+    /// Vectors that came back, to be filled again: one a queue at most.
+    emptied: Vec<Vec<Message>>,
 }
 
 #[derive(Debug)]
@@ -131,6 +133,7 @@ impl LogSource {
             commits_open: 0,
             kept_bytes: 0,
             closed: false,
+            emptied: Vec::new(),
         };
         topic.subscribers.lock().push(inbox);
         // An earlier consumer of the group may have left commits behind that are still to be
@@ -344,6 +347,13 @@ impl Source for LogSource {
     fn waker(&self) -> SourceWaker {
         let inbox = Arc::clone(&self.inbox);
         SourceWaker::new(move || inbox.wake())
+    }
+
+    fn recycle(&mut self, mut emptied: Vec<Message>) {
+        if self.emptied.len() < self.queues.len() {
+            emptied.clear();
+            self.emptied.push(emptied);
+        }
     }
 
     fn close(

@@ -27,7 +27,8 @@ const QUEUES_PER_POLL: usize = 8;
 /// Stored in place of a watermark where nothing was committed; no watermark is as high.
 const NOT_COMMITTED: u64 = u64::MAX;
 
-type Generator = dyn Fn(QueueId, Offset) -> Message + Send + Sync;
+/// Makes the messages of a fetch: one call for all of them, in which each is made where it stays.
+type Generator = dyn Fn(QueueId, Range<u64>, FetchLimits, &mut Vec<Message>) + Send + Sync;
 
 /// Messages in memory, and what a group has committed of them. Clones are the same topic.
 ///
@@ -111,7 +112,11 @@ impl MemoryTopic {
         let stock = |(index, messages): (u32, &u64)| {
             Stock::new(QueueId::new(topic, index), Vec::new(), 0..*messages)
         };
-        Self::new((0..).zip(messages).map(stock).collect(), Some(Box::new(make)))
+        let fetch = move |queue, offsets: Range<u64>, limits, taken: &mut Vec<Message>| {
+            let offsets = offsets.filter_map(Offset::new);
+            fill(taken, limits, offsets.map(|offset| make(queue, offset)));
+        };
+        Self::new((0..).zip(messages).map(stock).collect(), Some(Box::new(fetch)))
     }
 
     fn new(queues: Vec<Stock>, generator: Option<Box<Generator>>) -> Self {
@@ -127,6 +132,7 @@ impl MemoryTopic {
             cursors: std::iter::repeat_with(Cursor::default).take(queues).collect(),
             ready: VecDeque::new(),
             told: Vec::new(),
+            emptied: Vec::new(),
             assigned: false,
             wakes: Arc::default(),
         }
@@ -202,36 +208,25 @@ impl Stock {
         generator: Option<&Generator>,
         from: u64,
         limits: FetchLimits,
-    ) -> (Vec<Message>, u64) {
-        let left = usize::try_from(self.offsets.end - from).unwrap_or(usize::MAX);
-        let mut taken = Vec::with_capacity(limits.messages.min(left));
-        let mut bytes = 0_usize;
-        let fits = |count: usize, message: &Message| {
-            bytes = bytes.saturating_add(message.size());
-            count == 0 || bytes <= limits.bytes
-        };
+        taken: &mut Vec<Message>,
+    ) -> u64 {
+        let offsets = from..self.offsets.end;
         match generator {
-            None => {
-                fill(&mut taken, limits, fits, self.messages[self.index_of(from)..].iter().cloned())
-            }
-            Some(make) => {
-                let offsets = (from..self.offsets.end).filter_map(Offset::new);
-                fill(&mut taken, limits, fits, offsets.map(|offset| make(self.queue, offset)));
-            }
+            None => fill(taken, limits, self.messages[self.index_of(from)..].iter().cloned()),
+            Some(make) => make(self.queue, offsets, limits, taken),
         }
-        let end = taken.last().map_or(self.offsets.end, |last| last.offset().next().get());
-        (taken, end)
+        taken.last().map_or(self.offsets.end, |last| last.offset().next().get())
     }
 }
 
-fn fill(
-    taken: &mut Vec<Message>,
-    limits: FetchLimits,
-    mut fits: impl FnMut(usize, &Message) -> bool,
-    messages: impl Iterator<Item = Message>,
-) {
-    for message in messages.take(limits.messages.max(1)) {
-        if !fits(taken.len(), &message) {
+/// As many messages as a fetch may bring, and one at least.
+fn fill(taken: &mut Vec<Message>, limits: FetchLimits, messages: impl Iterator<Item = Message>) {
+    let most = limits.messages.max(1);
+    taken.reserve(messages.size_hint().1.map_or(most, |left| left.min(most)));
+    let mut bytes = 0_usize;
+    for message in messages.take(most) {
+        bytes = bytes.saturating_add(message.size());
+        if bytes > limits.bytes && !taken.is_empty() {
             break;
         }
         taken.push(message);
@@ -246,6 +241,8 @@ pub struct MemorySource {
     /// Queues that have something to read, each at most once, the next one in front.
     ready: VecDeque<usize>,
     told: Vec<SourceEvent>,
+    /// What was given back, to be filled again.
+    emptied: Vec<Vec<Message>>,
     assigned: bool,
     wakes: Arc<Wakes>,
 }
@@ -295,7 +292,8 @@ impl MemorySource {
         let cursor = &mut self.cursors[index];
         cursor.in_line = false;
         let from = cursor.next.filter(|next| !cursor.paused && *next < stock.offsets.end)?;
-        let (messages, next) = stock.read(topic.generator.as_deref(), from, limits);
+        let mut messages = self.emptied.pop().unwrap_or_default();
+        let next = stock.read(topic.generator.as_deref(), from, limits, &mut messages);
         cursor.next = Some(next);
         stock.fetched.fetch_max(next, Ordering::AcqRel);
         self.line_up(index);
@@ -365,11 +363,9 @@ impl Source for MemorySource {
             SeekTo::Earliest => begin,
             SeekTo::TimestampMs(from) => {
                 let late = |message: &Message| message.timestamp_ms().is_some_and(|at| at >= from);
-                let (messages, _) = stock.read(
-                    self.topic.0.generator.as_deref(),
-                    begin,
-                    FetchLimits { messages: usize::MAX, bytes: usize::MAX },
-                );
+                let all = FetchLimits { messages: usize::MAX, bytes: usize::MAX };
+                let mut messages = Vec::new();
+                stock.read(self.topic.0.generator.as_deref(), begin, all, &mut messages);
                 messages.iter().find(|m| late(m)).map_or(end, |message| message.offset().get())
             }
             // Latest, and what later versions add.
@@ -432,6 +428,13 @@ impl Source for MemorySource {
             *wakes.woken.lock() = true;
             wakes.changed.notify_all();
         })
+    }
+
+    fn recycle(&mut self, mut emptied: Vec<Message>) {
+        if self.emptied.len() < QUEUES_PER_POLL {
+            emptied.clear();
+            self.emptied.push(emptied);
+        }
     }
 
     fn close(

@@ -31,7 +31,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use keylane_source::{
-    Commit, FetchLimits, QueueId, QueueLocks, SeekTo, Source, SourceError, SourceEvent, SourceWaker,
+    Commit, FetchLimits, Message, QueueId, QueueLocks, SeekTo, Source, SourceError, SourceEvent,
+    SourceWaker,
 };
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
@@ -172,6 +173,10 @@ impl Source for ScriptedSource {
     fn waker(&self) -> SourceWaker {
         let shared = Arc::clone(&self.member.shared);
         SourceWaker::new(move || shared.change(|state| state.member.woken = true))
+    }
+
+    fn recycle(&mut self, emptied: Vec<Message>) {
+        self.member.shared.change(|state| state.recycled.push(emptied.len()));
     }
 
     fn locks(&mut self) -> Option<&mut dyn QueueLocks> {

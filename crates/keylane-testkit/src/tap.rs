@@ -45,7 +45,8 @@
 use std::time::Duration;
 
 use keylane_source::{
-    Commit, FetchLimits, QueueId, QueueLocks, SeekTo, Source, SourceError, SourceEvent, SourceWaker,
+    Commit, FetchLimits, Message, QueueId, QueueLocks, SeekTo, Source, SourceError, SourceEvent,
+    SourceWaker,
 };
 
 #[cfg(test)]
@@ -205,6 +206,10 @@ impl<S: Source, T: Tap> Source for Tapped<S, T> {
 
     fn waker(&self) -> SourceWaker {
         self.0.source.waker()
+    }
+
+    fn recycle(&mut self, emptied: Vec<Message>) {
+        self.0.source.recycle(emptied);
     }
 
     fn locks(&mut self) -> Option<&mut dyn QueueLocks> {

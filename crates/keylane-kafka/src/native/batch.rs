@@ -27,6 +27,8 @@ const SHARED_FROM: usize = 1024;
 const BLOCK: usize = 64 * 1024;
 /// The most messages that one read brings.
 const READ_MAX: usize = 4096;
+/// How many emptied vectors are kept: each run of messages of one partition takes one.
+const EMPTIED_MAX: usize = 8;
 
 /// Reads the queue that the partitions are forwarded to. One thread, and no seek, pause or
 /// rebalance beside it: `&mut` and the owning source see to that.
@@ -36,6 +38,8 @@ pub(crate) struct Reader {
     batch: Vec<Option<Raw>>,
     block: BytesMut,
     headers: bool,
+    /// Given back, to be filled again.
+    emptied: Vec<Vec<Message>>,
     destroyer: Destroyer,
 }
 
@@ -68,7 +72,16 @@ impl Reader {
     pub(super) fn new(queue: Arc<Queue>, headers: bool) -> io::Result<Self> {
         let batch = std::iter::repeat_with(|| None).take(READ_MAX).collect();
         let destroyer = Destroyer::new()?;
-        Ok(Self { queue, batch, block: BytesMut::new(), headers, destroyer })
+        let (block, emptied) = (BytesMut::new(), Vec::new());
+        Ok(Self { queue, batch, block, headers, emptied, destroyer })
+    }
+
+    /// Takes a vector to fill it again.
+    pub(crate) fn recycle(&mut self, mut emptied: Vec<Message>) {
+        if self.emptied.len() < EMPTIED_MAX {
+            emptied.clear();
+            self.emptied.push(emptied);
+        }
     }
 
     /// Takes up to `max` messages (and at most [`READ_MAX`]) that are there already. Never waits.
@@ -118,7 +131,9 @@ impl Reader {
     fn run(&mut self, first: usize, end: usize) -> Option<Run> {
         // SAFETY: the message, and with it its topic, is alive.
         let queue = unsafe { queue_of(self.batch[first].as_ref()?.fields()) };
-        let mut run = Run { queue, messages: Vec::with_capacity(end - first), tail: None };
+        let mut messages = self.emptied.pop().unwrap_or_default();
+        messages.reserve(end - first);
+        let mut run = Run { queue, messages, tail: None };
         for index in first..end {
             let Some(raw) = self.batch[index].take() else { continue };
             match raw.code().accepted() {

@@ -70,6 +70,24 @@ fn bytes_are_limited_too() {
 }
 
 #[test]
+fn a_vector_that_comes_back_is_filled_again() {
+    let mut source = reading(&topic(1, 6));
+    let fetch = |source: &mut MemorySource| match poll(source).remove(0) {
+        SourceEvent::Fetched(fetch) => fetch.messages,
+        other => panic!("{other:?}"),
+    };
+    let mut first = fetch(&mut source);
+    let memory = first.as_ptr();
+    // Whoever gives it back with something in it does not see that again.
+    first.truncate(1);
+    source.recycle(first);
+    let second = fetch(&mut source);
+    assert_eq!(second.as_ptr(), memory);
+    let offsets: Vec<_> = second.iter().map(|message| message.offset().get()).collect();
+    assert_eq!(offsets, [3, 4, 5]);
+}
+
+#[test]
 fn a_wake_is_used_up_by_the_wait_that_it_ends() {
     let mut source = topic(1, 0).source();
     poll(&mut source);

@@ -29,6 +29,7 @@ pub struct ScriptState {
     pub(super) commit_delay_polls: u64,
     pub(super) lock_lease: Option<Duration>,
     pub(super) close_error: Option<SourceError>,
+    pub(super) recycled: Vec<usize>,
 }
 
 /// A queue as the broker has it.
@@ -329,7 +330,14 @@ impl ScriptState {
         self.polls
     }
 
-    /// Every call, in order.
+    /// How many messages each vector had that came back by [`recycle`]: none, if all is well.
+    ///
+    /// [`recycle`]: keylane_source::Source::recycle
+    pub fn recycled(&self) -> &[usize] {
+        &self.recycled
+    }
+
+    /// Every call, in order, but for polls in a row and what is [recycled](Self::recycled).
     pub fn history(&self) -> &[Call] {
         &self.history
     }

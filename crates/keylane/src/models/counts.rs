@@ -123,7 +123,7 @@ pub(super) fn room() {
     let tenure = Arc::new(Tenure::new(queue(), 1, 0, None));
     let mut tracker = Tracker::new(Position::ZERO);
     for at in 0..2 {
-        let tag = Tag::new(Route::NoKey, tracker.register(offset(at), 0, now));
+        let tag = Tag::new(Route::NoKey, tracker.register(offset(at), 0, now), None);
         let mut collected = Collected::default();
         collected.push(Message::new(queue(), offset(at)), tag, &tenure, tracker.page());
         inbox.send(collected.take(now).expect("one message"));

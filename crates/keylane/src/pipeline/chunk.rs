@@ -53,20 +53,20 @@ pub(crate) struct Entry {
     pub(crate) tag: Tag,
 }
 
-/// What the engine knows about a message beside the message. Kept small: it is moved with it.
+/// What the engine knows about a message beside the message. Kept small, as it is moved with it, and
+/// of whole words, because a processor waits for what was just put together from smaller pieces
+/// (`docs/performance.md`).
 #[derive(Debug)]
 pub(crate) struct Tag {
     /// Only for the few that need it.
     pub(crate) extra: Option<Box<Extra>>,
-    /// Failed attempts in this epoch.
-    pub(crate) tried: u32,
-    /// Its place in the page.
-    pub(crate) bit: u16,
-    pub(crate) route: Route,
+    /// Failed attempts, route, place in the page: 32, 16 and 16 bits.
+    packed: u64,
 }
 
 /// Where a message's routing key comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
 pub(crate) enum Route {
     /// Its own key.
     Key,
@@ -112,7 +112,7 @@ impl Collected {
         tenure: &Arc<Tenure>,
         page: &Arc<Page>,
     ) {
-        self.uncallable |= tag.route == Route::Unroutable;
+        self.uncallable |= tag.route() == Route::Unroutable;
         self.entries.push(Entry { message, tag });
         match self.runs.last_mut() {
             Some(run) if Arc::ptr_eq(&run.page, page) => run.len += 1,
@@ -204,9 +204,46 @@ impl Chunk {
     }
 }
 
+impl Route {
+    /// By number.
+    const ALL: [Self; 6] =
+        [Self::Key, Self::NoKey, Self::NoKeyOfQueue, Self::Spread, Self::Custom, Self::Unroutable];
+}
+
 impl Tag {
-    pub(crate) fn new(route: Route, bit: u16) -> Self {
-        Self { extra: None, tried: 0, bit, route }
+    /// Of a message that was not tried yet.
+    pub(crate) fn new(route: Route, bit: u16, extra: Option<Box<Extra>>) -> Self {
+        Self { extra, packed: (route as u64) << 16 | u64::from(bit) }
+    }
+
+    /// What can be had without the extra.
+    pub(crate) fn small(&self) -> Self {
+        Self { extra: None, packed: self.packed }
+    }
+
+    /// Takes the tag out of a message that will not be asked for it any more.
+    pub(crate) fn take(&mut self) -> Self {
+        Self { extra: self.extra.take(), packed: self.packed }
+    }
+
+    /// Its place in the page.
+    pub(crate) fn bit(&self) -> u16 {
+        (self.packed & 0xFFFF) as u16
+    }
+
+    pub(crate) fn route(&self) -> Route {
+        Route::ALL[usize::from((self.packed >> 16 & 0xFF) as u8)]
+    }
+
+    /// Failed attempts in this epoch.
+    pub(crate) fn tried(&self) -> u32 {
+        (self.packed >> 32) as u32
+    }
+
+    /// Counts a failed attempt, as long as there are numbers.
+    pub(crate) fn count_attempt(&mut self) {
+        let tried = self.tried().saturating_add(1);
+        self.packed = u64::from(tried) << 32 | self.packed & u64::from(u32::MAX);
     }
 
     pub(crate) fn last_error(&self) -> Option<&Arc<str>> {
@@ -216,7 +253,7 @@ impl Tag {
     /// The lane of this message.
     pub(crate) fn lane(&self, message: &Message, tenure: &Tenure) -> LaneId {
         let no_key = || LaneName::Key(Bytes::from_static(NO_KEY));
-        let name = match self.route {
+        let name = match self.route() {
             Route::Key => message.key_bytes().cloned().map_or_else(no_key, LaneName::Key),
             Route::NoKey | Route::Unroutable => no_key(),
             Route::NoKeyOfQueue => LaneName::NoKeyOf(tenure.queue),
@@ -253,7 +290,7 @@ mod tests {
             let page = Arc::default();
             for bit in 0..len {
                 let message = Message::new(queue, Offset::new(u64::from(bit)).unwrap());
-                chunk.push(message, Tag::new(Route::NoKey, bit), &tenure, &page);
+                chunk.push(message, Tag::new(Route::NoKey, bit, None), &tenure, &page);
             }
         }
         chunk.take(crate::time::Clock.now()).unwrap()
@@ -265,6 +302,19 @@ mod tests {
             chunk.entries.as_slice().iter().map(place).collect(),
             chunk.runs.iter().rev().map(|run| run.len).collect(),
         )
+    }
+
+    #[test]
+    fn a_tag_keeps_its_parts_apart() {
+        let mut tag = Tag::new(Route::Unroutable, u16::MAX, None);
+        (0..3).for_each(|_| tag.count_attempt());
+        assert_eq!((tag.tried(), tag.route(), tag.bit()), (3, Route::Unroutable, u16::MAX));
+        tag.packed |= u64::from(u32::MAX) << 32;
+        tag.count_attempt();
+        assert_eq!((tag.tried(), tag.route(), tag.bit()), (u32::MAX, Route::Unroutable, u16::MAX));
+        for (number, route) in (0..).zip(Route::ALL) {
+            assert_eq!((route as u8, Tag::new(route, 0, None).route()), (number, route));
+        }
     }
 
     #[test]

@@ -40,8 +40,9 @@ pub(super) const TICK: Duration = Duration::from_secs(1);
 pub(super) const SCARCE: Duration = Duration::from_millis(5);
 
 /// How many messages for each way are collected over several fetches, if the source has them at
-/// once: a chunk of one message costs nearly as much as one of many.
-const COLLECTED: usize = 16;
+/// once: a chunk of one message costs nearly as much as one of many, and a thread that is let run
+/// for it costs as much as some dozens.
+const COLLECTED: usize = 64;
 
 /// See the module's description.
 pub(crate) struct Coordinator {

@@ -40,7 +40,7 @@ impl Coordinator {
             reading.stash = all.into_iter();
         }
         reading.stash_position = reading.stash_position.max(fetch.position);
-        self.admit(slot, now);
+        self.admit(source, slot, now);
         self.mark_dirty(slot);
         self.after_admission(source, slot, was_empty);
     }
@@ -56,13 +56,14 @@ impl Coordinator {
             if self.queues[slot].reading.as_ref().is_none_or(|reading| reading.stash.len() == 0) {
                 continue;
             }
-            self.admit(slot, now);
+            self.admit(source, slot, now);
             self.after_admission(source, slot, true);
         }
     }
 
-    /// Admits messages of a queue's stash, in order, as long as they fit.
-    fn admit(&mut self, slot: usize, now: Instant) {
+    /// Admits messages of a queue's stash, in order, as long as they fit. Once nothing is left in it,
+    /// its vector goes back to the source.
+    fn admit(&mut self, source: &mut dyn Source, slot: usize, now: Instant) {
         self.divide_budget();
         let Some(reading) = &mut self.queues[slot].reading else { return };
         let Some(tracker) = &mut reading.tracker else { return };
@@ -76,8 +77,12 @@ impl Coordinator {
             counters: &mut self.counters,
             span_max: self.config.span_max,
             now,
+            emptied: Vec::new(),
         };
         self.mode.admit(slot, &mut admission);
+        if admission.emptied.capacity() > 0 {
+            source.recycle(admission.emptied);
+        }
         if reading.stash.len() == 0 || bug!("position_before_stash") {
             tracker.skip_to(reading.stash_position);
         }
@@ -117,6 +122,8 @@ pub(crate) struct Admission<'a> {
     counters: &'a mut Counters,
     span_max: u64,
     now: Instant,
+    /// The stash's vector, once all that was in it is admitted.
+    emptied: Vec<Message>,
 }
 
 impl Admission<'_> {
@@ -128,8 +135,13 @@ impl Admission<'_> {
             if placed == 0 {
                 return;
             }
-            let messages = self.stash.by_ref().take(placed);
-            self.router.collect(messages, self.tenure, self.tracker.page(), self.now);
+            let (tenure, page, now) = (self.tenure, self.tracker.page(), self.now);
+            if placed < self.stash.len() {
+                self.router.collect(self.stash.by_ref().take(placed), tenure, page, now);
+            } else {
+                let all = std::mem::take(self.stash);
+                self.emptied = self.router.collect(all, tenure, page, now);
+            }
         }
     }
 

@@ -79,25 +79,28 @@ impl Router {
     /// Notes where a registered message goes; [`collect`](Self::collect) brings it.
     pub(crate) fn place(&mut self, target: Target, bit: u16) {
         let Target { way, route, extra } = target;
-        self.placed.push((way, Tag { extra, ..Tag::new(route, bit) }));
+        self.placed.push((way, Tag::new(route, bit, extra)));
     }
 
     /// Collects messages for their shards: those that were [placed](Self::place) since the last time,
-    /// all of one page.
+    /// all of one page. A vector given whole comes back, empty.
     pub(crate) fn collect(
         &mut self,
         messages: impl Iterator<Item = Message>,
         tenure: &Arc<Tenure>,
         page: &Arc<Page>,
         now: Instant,
-    ) {
+    ) -> Vec<Message> {
         self.pulled_at.get_or_insert(now);
         self.collected += self.placed.len();
         let mut placed = self.placed.drain(..);
-        messages.for_each(|message| {
+        let nothing_left = messages.filter_map(|message| {
             let (way, tag) = placed.next().expect("each message was placed");
             self.ways[way].collected.push(message, tag, tenure, page);
+            None
         });
+        // What a vector's own iterator yields is collected into that vector's memory.
+        nothing_left.collect()
     }
 
     /// Messages collected since the last flush.

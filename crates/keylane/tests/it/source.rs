@@ -163,6 +163,21 @@ fn trouble_of_one_queue_is_an_event_and_nothing_else() {
     rig.stop(&consumer);
 }
 
+#[test]
+fn the_vector_of_a_fetch_comes_back_empty_once_all_of_it_is_admitted() {
+    for in_flight_max in [10, 1] {
+        let rig = Rig::with_queues(1);
+        for _ in 0..3 {
+            rig.produce(q(0), "K");
+        }
+        let consumer = rig.builder().in_flight_max(in_flight_max).start(rig.done()).unwrap();
+        eventually("all is done", || consumer.metrics().succeeded == 3);
+        rig.stop(&consumer);
+        // One fetch, admitted at once or one by one.
+        assert_eq!(rig.script.look(|state| state.recycled().to_vec()), [0], "{in_flight_max}");
+    }
+}
+
 /// A source that does one thing: something bad, in one of its methods.
 #[derive(Default)]
 struct Bad {

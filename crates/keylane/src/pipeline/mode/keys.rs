@@ -1,8 +1,8 @@
 //! From message to routing key to shard.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 
+use ahash::RandomState;
 use bytes::Bytes;
 use keylane_source::Message;
 
@@ -15,22 +15,26 @@ use crate::pipeline::shared::panic_text;
 /// Decides the routing key of a message, and the shard of a key.
 pub(crate) struct Keys {
     shards: u64,
-    hasher: Hasher,
+    hash: Hash,
     no_key: NoKey,
     route_by: Option<RouteBy>,
     /// Where the next spread message goes.
     next_spread: u64,
 }
 
+/// From a key's bytes to a number.
+enum Hash {
+    Random(RandomState),
+    Given(Hasher),
+}
+
 impl Keys {
     pub(super) fn new(config: &Config) -> Self {
-        let state = ahash::RandomState::new();
-        let hasher =
-            // The upper half of the hash: a division of 32 bits costs a third of one of 64.
-            config.hasher.clone().unwrap_or_else(|| Arc::new(move |key| state.hash_one(key) >> 32));
+        let hash =
+            config.hasher.clone().map_or_else(|| Hash::Random(RandomState::new()), Hash::Given);
         let shards = config.shards as u64;
         let (no_key, route_by) = (config.no_key, config.route_by.clone());
-        Self { shards, hasher, no_key, route_by, next_spread: 0 }
+        Self { shards, hash, no_key, route_by, next_spread: 0 }
     }
 
     pub(super) fn target(&mut self, message: &Message) -> Target {
@@ -77,7 +81,12 @@ impl Keys {
 
     /// Any hash value gives a shard, and the same one each time.
     fn shard(&self, key: &[u8]) -> usize {
-        self.nth_shard((self.hasher)(key))
+        match &self.hash {
+            // The upper half of the hash as a fraction of one, times the shards: as even as what a
+            // division leaves, and not waited for as long.
+            Hash::Random(state) => in_memory(((state.hash_one(key) >> 32) * self.shards) >> 32),
+            Hash::Given(hash) => self.nth_shard(hash(key)),
+        }
     }
 
     fn nth_shard(&self, n: u64) -> usize {

@@ -46,7 +46,7 @@ impl Rig {
         for offset in 0..messages {
             let offset = Offset::new(offset).unwrap();
             let bit = tracker.register(offset, 0, now);
-            let tag = Tag::new(Route::NoKeyOfQueue, bit);
+            let tag = Tag::new(Route::NoKeyOfQueue, bit, None);
             let message = Message::new(queue, offset);
             chunk.push(message, tag, &tenure, tracker.page());
         }

@@ -91,7 +91,7 @@ impl Call {
 
     /// The number of the attempt that this call is for the message, counted from one.
     pub(crate) fn attempt(&self, index: usize) -> u32 {
-        self.messages[index].attempts().saturating_add(self.tags[index].tried).saturating_add(1)
+        self.messages[index].attempts().saturating_add(self.tags[index].tried()).saturating_add(1)
     }
 
     pub(crate) fn move_cursor(&self, index: usize) {

@@ -86,7 +86,7 @@ impl Shard {
             }
             // What has failed before goes without those behind it: should it fail again, they would
             // have been called for nothing.
-            let last = held.alone || held.tag.tried > 0;
+            let last = held.alone || held.tag.tried() > 0;
             complete = held.alone;
             call.push_held(held);
             began = true;
@@ -177,7 +177,7 @@ impl Shard {
     /// Into the call, unless its lane is held back. The usual case touches no map.
     fn admit(&mut self, entry: Entry, run: &Run, now: Instant, call: &mut Call, out: &mut Effects) {
         let Entry { message, tag } = entry;
-        let plain = tag.route != Route::Unroutable;
+        let plain = tag.route() != Route::Unroutable;
         if plain && self.lanes.is_empty() {
             return call.push(Entry { message, tag }, run);
         }
@@ -233,7 +233,7 @@ impl Shard {
     /// A message that no listener is to see: it could not be routed, or it has failed together with
     /// others as often as it may.
     fn is_uncallable(&self, held: &Held) -> bool {
-        held.tag.route == Route::Unroutable || (held.tag.tried > 0 && self.is_exhausted(held))
+        held.tag.route() == Route::Unroutable || (held.tag.tried() > 0 && self.is_exhausted(held))
     }
 
     fn is_exhausted(&self, held: &Held) -> bool {
@@ -242,7 +242,7 @@ impl Shard {
 
     fn fail_uncalled(&mut self, id: &LaneId, held: Held, now: Instant, out: &mut Effects) {
         let error = held.tag.last_error().cloned();
-        if held.tag.route == Route::Unroutable {
+        if held.tag.route() == Route::Unroutable {
             let error = error.unwrap_or_else(|| "the routing function failed".into());
             let failure = Failure { error, asked: None, panicked: false };
             self.fail(id.clone(), held, failure, now, out);

@@ -34,14 +34,13 @@ impl Held {
 
     /// For a message that is finished, and only has to be named.
     pub(super) fn peek(message: &Message, tag: &Tag, run: &Run) -> Self {
-        let tag = Tag { tried: tag.tried, ..Tag::new(tag.route, tag.bit) };
         let (tenure, page) = (Arc::clone(&run.tenure), Arc::clone(&run.page));
-        Self { message: message.clone(), tag, tenure, page, alone: false }
+        Self { message: message.clone(), tag: tag.small(), tenure, page, alone: false }
     }
 
     /// Attempts that have failed, earlier processes included.
     pub(crate) fn attempts(&self) -> u32 {
-        self.message.attempts().saturating_add(self.tag.tried)
+        self.message.attempts().saturating_add(self.tag.tried())
     }
 }
 

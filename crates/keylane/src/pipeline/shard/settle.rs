@@ -13,7 +13,7 @@ use crate::bug::bug;
 use crate::config::Exhausted;
 use crate::observer::Event;
 use crate::outcome::Handled;
-use crate::pipeline::chunk::{Extra, LaneId, Run, Tag};
+use crate::pipeline::chunk::{Extra, LaneId, Run};
 use crate::pipeline::retry::Next;
 use crate::pipeline::tenure::{Phase, Tenure};
 use crate::pipeline::tracker::Finished;
@@ -73,9 +73,9 @@ impl Shard {
             let mut finished = Finished::default();
             let (mut n, mut bytes) = (run.len as u64, 0);
             for _ in 0..run.len {
-                finished.add(&run.page, call.tags[index].bit);
+                finished.add(&run.page, call.tags[index].bit());
                 bytes += call.messages[index].size() as u64;
-                n -= u64::from(bug!("retry_keeps_budget") && call.tags[index].tried > 0);
+                n -= u64::from(bug!("retry_keeps_budget") && call.tags[index].tried() > 0);
                 index += 1;
             }
             self.finish_run(run, finished, n, bytes, out);
@@ -132,15 +132,14 @@ impl Shard {
                         self.skipped(&Held::peek(message, tag, &run), reason, out)
                     }
                     unfinished => {
-                        let tag = std::mem::replace(tag, Tag::new(tag.route, tag.bit));
-                        let mut held = Held::new(message, tag, &run);
+                        let mut held = Held::new(message, tag.take(), &run);
                         match unfinished {
                             Verdict::Returned { alone } => {
                                 held.alone = alone;
                                 returned.push(held);
                             }
                             Verdict::FailedToo => {
-                                held.tag.tried = held.tag.tried.saturating_add(1);
+                                held.tag.count_attempt();
                                 self.stats.failed += 1;
                                 returned.push(held);
                             }
@@ -150,7 +149,7 @@ impl Shard {
                         continue;
                     }
                 }
-                finished.add(&run.page, tag.bit);
+                finished.add(&run.page, tag.bit());
                 n += 1;
                 bytes += message.size() as u64;
                 index += 1;
@@ -349,7 +348,7 @@ impl Shard {
         out: &mut Effects,
     ) {
         let Failure { error, asked, panicked } = failure;
-        held.tag.tried = held.tag.tried.saturating_add(1);
+        held.tag.count_attempt();
         held.alone = false;
         held.tag.extra.get_or_insert_with(|| Box::new(Extra::default())).error =
             Some(Arc::clone(&error));
@@ -451,7 +450,7 @@ impl Shard {
 
     fn finish_one(&mut self, held: &Held, out: &mut Effects) {
         let mut finished = Finished::default();
-        finished.add(&held.page, held.tag.bit);
+        finished.add(&held.page, held.tag.bit());
         let run = Run { tenure: Arc::clone(&held.tenure), page: Arc::clone(&held.page), len: 1 };
         self.finish_run(&run, finished, 1, held.message.size() as u64, out);
     }

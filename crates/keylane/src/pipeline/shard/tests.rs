@@ -80,7 +80,7 @@ impl Rig {
             let message =
                 Message::new(tenure.queue, offset).with_key(Bytes::copy_from_slice(key.as_bytes()));
             let bit = tracker.register(offset, 0, self.now);
-            let tag = Tag::new(route, bit);
+            let tag = Tag::new(route, bit, None);
             chunk.push(message, tag, tenure, tracker.page());
         }
         self.shard.offer(chunk.take(self.now).unwrap());
