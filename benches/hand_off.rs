@@ -23,6 +23,7 @@ use benches::{cpu_time, median, topic};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use keylane::{Consumer, Context, Handled, Listener, Message, Outcome, listen};
 use keylane_source::{FetchLimits, Position, SeekTo, Source, SourceEvent};
+use keylane_testkit::memory::MemoryTopic;
 
 const PULL: usize = 256;
 const CAPACITY: usize = 1_024;
@@ -33,7 +34,7 @@ fn main() {
     // `-- 8x1 16x4`: only these numbers of shards and queues.
     let only: Vec<String> =
         std::env::args().skip(1).filter(|only| !only.starts_with('-')).collect();
-    let (messages, repetitions) = if once { (20_000, 1) } else { (1_000_000, 7) };
+    let (messages, repetitions) = if once { (20_000, 1) } else { (4_000_000, 7) };
     println!("{messages} messages, pulls of {PULL}, medians of {repetitions} interleaved runs");
     println!(
         "   N  queues |     A    B  keylane  M/s | keylane/A  keylane/B | CPU ns a message: A    B  keylane  keylane/B"
@@ -78,12 +79,13 @@ struct Figure {
 }
 
 fn compare(shards: usize, queues: u32, messages: u64, repetitions: usize) -> [Figure; 3] {
-    let ways: [fn(usize, u32, u64); 3] = [single_sends, chunks, keylane];
+    let ways: [fn(usize, &MemoryTopic); 3] = [single_sends, chunks, keylane];
     let mut runs = [const { Vec::new() }; 3];
     for _ in 0..repetitions {
         for (way, runs) in ways.iter().zip(&mut runs) {
+            let topic = topic(queues, messages);
             let (began, cpu) = (Instant::now(), cpu_time().unwrap_or_default());
-            way(shards, queues, messages);
+            way(shards, &topic);
             let took = began.elapsed().as_secs_f64();
             let cpu = cpu_time().unwrap_or_default().saturating_sub(cpu).as_secs_f64();
             runs.push((messages as f64 / took / 1e6, cpu / messages as f64 * 1e9));
@@ -134,8 +136,7 @@ impl Listener for Check {
     }
 }
 
-fn keylane(shards: usize, queues: u32, messages: u64) {
-    let topic = topic(queues, messages);
+fn keylane(shards: usize, topic: &MemoryTopic) {
     let seen = Arc::new(AtomicU64::new(0));
     let consumer = Consumer::builder(topic.source())
         .shards(shards)
@@ -154,19 +155,18 @@ fn keylane(shards: usize, queues: u32, messages: u64) {
     }
     consumer.stop(Duration::from_secs(10)).expect("it stops");
     // Instances are dropped at the ends of their threads.
-    while seen.load(Ordering::Relaxed) < messages {
+    while seen.load(Ordering::Relaxed) < topic.messages() {
         std::thread::yield_now();
     }
-    assert_eq!(seen.load(Ordering::Relaxed), messages);
+    assert_eq!(seen.load(Ordering::Relaxed), topic.messages());
 }
 
-fn single_sends(shards: usize, queues: u32, messages: u64) {
+fn single_sends(shards: usize, topic: &MemoryTopic) {
     bare(
         shards,
-        queues,
-        messages,
+        topic,
         |senders: &[Sender<Message>], pulled, shard_of| {
-            for message in pulled.drain(..) {
+            for message in pulled {
                 let shard = shard_of(&message);
                 senders[shard].send(message).expect("the thread lives");
             }
@@ -175,14 +175,13 @@ fn single_sends(shards: usize, queues: u32, messages: u64) {
     );
 }
 
-fn chunks(shards: usize, queues: u32, messages: u64) {
+fn chunks(shards: usize, topic: &MemoryTopic) {
     bare(
         shards,
-        queues,
-        messages,
+        topic,
         |senders: &[Sender<Vec<Message>>], pulled, shard_of| {
             let mut chunks = vec![Vec::new(); senders.len()];
-            for message in pulled.drain(..) {
+            for message in pulled {
                 chunks[shard_of(&message)].push(message);
             }
             for (chunk, sender) in chunks.into_iter().zip(senders) {
@@ -198,12 +197,11 @@ fn chunks(shards: usize, queues: u32, messages: u64) {
 /// Pulls, hands over, and counts.
 fn bare<T: Send + 'static>(
     shards: usize,
-    queues: u32,
-    messages: u64,
-    hand_over: impl Fn(&[Sender<T>], &mut Vec<Message>, &dyn Fn(&Message) -> usize),
+    topic: &MemoryTopic,
+    hand_over: impl Fn(&[Sender<T>], Vec<Message>, &dyn Fn(&Message) -> usize),
     see: impl Fn(&mut Check, T) + Copy + Send + 'static,
 ) {
-    let mut source = topic(queues, messages).source();
+    let (mut source, messages) = (topic.source(), topic.messages());
     let seen = Arc::new(AtomicU64::new(0));
     let (senders, threads): (Vec<_>, Vec<_>) = (0..shards)
         .map(|_| {
@@ -219,7 +217,7 @@ fn bare<T: Send + 'static>(
         let hash = hasher.hash_one(message.key().unwrap_or_default());
         usize::try_from(hash % shards as u64).unwrap_or_default()
     };
-    let (mut events, mut pulled, mut left) = (Vec::new(), Vec::new(), messages);
+    let (mut events, mut left) = (Vec::new(), messages);
     let limits = FetchLimits { messages: PULL, bytes: usize::MAX };
     while left > 0 {
         source.poll(limits, Duration::from_secs(1), &mut events).expect("it is in memory");
@@ -230,8 +228,7 @@ fn bare<T: Send + 'static>(
                 }
                 SourceEvent::Fetched(fetch) => {
                     left -= fetch.messages.len() as u64;
-                    pulled.extend(fetch.messages);
-                    hand_over(&senders, &mut pulled, &shard_of);
+                    hand_over(&senders, fetch.messages, &shard_of);
                 }
                 _ => {}
             }

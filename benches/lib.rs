@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use keylane_source::{Message, Offset, QueueId};
+use keylane_source::{Message, MessageParts, Offset, QueueId};
 use keylane_testkit::memory::MemoryTopic;
 
 /// How many keys there are, where a benchmark does not say otherwise.
@@ -47,9 +47,15 @@ fn make(blocks: &[Bytes], queue: QueueId, offset: Offset) -> Message {
     // Each queue begins at a block of its own.
     let block = &blocks[(place / BLOCK + queue.index() as usize * 7) % blocks.len()];
     let at = place % BLOCK * (KEY + PAYLOAD);
-    Message::new(queue, offset)
-        .with_key(block.slice(at..at + KEY))
-        .with_payload(block.slice(at + KEY..at + KEY + PAYLOAD))
+    Message::from_parts(
+        queue,
+        offset,
+        MessageParts {
+            key: Some(block.slice(at..at + KEY)),
+            payload: Some(block.slice(at + KEY..at + KEY + PAYLOAD)),
+            ..MessageParts::default()
+        },
+    )
 }
 
 /// The middle one of an odd number of values.
