@@ -131,6 +131,7 @@ macro_rules! for_each_source_rule {
             a_position_passes_holes_without_a_message
             the_end_is_told_and_never_too_high
             what_is_trimmed_is_out_of_range
+            what_is_given_back_does_not_come_again
             // Contents.
             keys_and_payloads_come_as_they_were_sent
             binary_keys_come_as_they_were_sent

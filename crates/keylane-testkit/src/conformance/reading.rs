@@ -108,6 +108,25 @@ pub fn what_is_trimmed_is_out_of_range<F: Fixture>() {
     assert_eq!(driver.read_offsets(queue, 4), offsets[6..]);
 }
 
+/// A vector that is given back is memory and nothing else, whatever is still in it.
+pub fn what_is_given_back_does_not_come_again<F: Fixture>() {
+    let mut fixture = F::new(2);
+    let queues = fixture.queues();
+    let mut left: Vec<_> =
+        queues.iter().map(|queue| (*queue, produce(&mut fixture, *queue, 12))).collect();
+    let mut driver = Driver::reading(&mut fixture);
+    driver.limits = FetchLimits { messages: 3, ..driver.limits };
+    while left.iter().any(|(_, offsets)| !offsets.is_empty()) {
+        for (queue, offsets) in left.iter_mut().filter(|(_, offsets)| !offsets.is_empty()) {
+            let messages = driver.fetch(*queue).messages;
+            let came: Vec<_> = messages.iter().map(Message::offset).collect();
+            let due: Vec<_> = offsets.drain(..came.len().min(offsets.len())).collect();
+            assert_eq!(came, due, "{queue}");
+            driver.source.recycle(messages);
+        }
+    }
+}
+
 fn expect_out_of_range<F: Fixture>(
     driver: &mut Driver<F>,
     expected: Position,

@@ -100,6 +100,9 @@ every_rule_catches! {
     what_is_trimmed_is_out_of_range {
         ClampsSeeks: "in vain for the reset",
     }
+    what_is_given_back_does_not_come_again {
+        KeepsWhatIsGivenBack: "offsets do not ascend: [Offset(0), Offset(1), Offset(2), Offset(0), ",
+    }
     keys_and_payloads_come_as_they_were_sent {
         CutsAtZero: "payload of",
         SharesKey: "key of",

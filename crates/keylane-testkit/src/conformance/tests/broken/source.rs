@@ -41,6 +41,7 @@ pub(super) enum Bug {
     StopsAtHoles,
     EndTooHigh,
     EndUnknown,
+    KeepsWhatIsGivenBack,
     CutsAtZero,
     SharesKey,
     KeysAreText,
@@ -132,6 +133,7 @@ impl Fixture for Broken {
             pauses: HashMap::new(),
             committed: HashSet::new(),
             gone: HashSet::new(),
+            given_back: Vec::new(),
         }
     }
     fn stored(&mut self, queue: QueueId) -> Option<Watermark> {
@@ -178,6 +180,7 @@ pub(super) struct BrokenSource {
     pauses: HashMap<QueueId, u32>,
     committed: HashSet<QueueId>,
     gone: HashSet<QueueId>,
+    given_back: Vec<Message>,
 }
 
 impl BrokenSource {
@@ -266,6 +269,7 @@ impl BrokenSource {
                 fetch.position = fetch.messages.last()?.offset().into();
             }
             Bug::SkipsLarge => fetch.messages.retain(|message| message.size() <= limits.bytes),
+            Bug::KeepsWhatIsGivenBack => _ = fetch.messages.splice(0..0, self.given_back.drain(..)),
             Bug::StopsAtHoles => fetch.position = last?,
             Bug::EndUnknown => fetch.end = EndOffset::Unknown,
             Bug::EndTooHigh => {
@@ -431,6 +435,10 @@ impl Source for BrokenSource {
 
     fn waker(&self) -> SourceWaker {
         if self.bug == Bug::NoWaker { SourceWaker::noop() } else { self.inner.waker() }
+    }
+
+    fn recycle(&mut self, emptied: Vec<Message>) {
+        self.given_back.extend(emptied);
     }
 
     fn locks(&mut self) -> Option<&mut dyn QueueLocks> {
