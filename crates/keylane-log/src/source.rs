@@ -39,6 +39,8 @@ use crate::topic::Topic;
 
 /// The longest metadata of a commit.
 const METADATA_BYTES_MAX: usize = 64 << 10;
+/// How many emptied vectors are kept, each as long as a fetch: a poll seldom fills more.
+const EMPTIED_MAX: usize = 8;
 
 /// A group's consumer of a topic, as the engine drives it. Made by [`Log::source`].
 ///
@@ -66,7 +68,7 @@ pub struct LogSource {
     commits_open: usize,
     kept_bytes: usize,
     closed: bool,
-    /// Vectors that came back, to be filled again: one a queue at most.
+    /// Vectors that came back, to be filled again.
     emptied: Vec<Vec<Message>>,
 }
 
@@ -350,7 +352,7 @@ impl Source for LogSource {
     }
 
     fn recycle(&mut self, mut emptied: Vec<Message>) {
-        if self.emptied.len() < self.queues.len() {
+        if self.emptied.len() < EMPTIED_MAX {
             emptied.clear();
             self.emptied.push(emptied);
         }

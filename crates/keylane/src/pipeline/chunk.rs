@@ -216,8 +216,8 @@ impl Tag {
         Self { extra, packed: (route as u64) << 16 | u64::from(bit) }
     }
 
-    /// What can be had without the extra.
-    pub(crate) fn small(&self) -> Self {
+    /// The same without the extra.
+    pub(crate) fn without_extra(&self) -> Self {
         Self { extra: None, packed: self.packed }
     }
 

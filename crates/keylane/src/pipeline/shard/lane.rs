@@ -35,7 +35,7 @@ impl Held {
     /// For a message that is finished, and only has to be named.
     pub(super) fn peek(message: &Message, tag: &Tag, run: &Run) -> Self {
         let (tenure, page) = (Arc::clone(&run.tenure), Arc::clone(&run.page));
-        Self { message: message.clone(), tag: tag.small(), tenure, page, alone: false }
+        Self { message: message.clone(), tag: tag.without_extra(), tenure, page, alone: false }
     }
 
     /// Attempts that have failed, earlier processes included.
