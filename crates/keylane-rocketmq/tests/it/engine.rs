@@ -186,33 +186,37 @@ impl<'a> Filler<'a> {
         let (queue, first) = (self.stage.queues[index], self.ends[index]);
         let end = first + batch.len() as u64;
         self.stage.recorder.produced_range(queue, Offset::new(first).unwrap(), at(end));
-        let mut tried = false;
-        // How far it was stored when last looked at, and since when.
-        let (mut known, mut since) = (first, Instant::now());
+        let mut rest = batch;
         until("a batch is stored", || {
-            let mut rest = batch;
-            if tried {
-                let stored =
-                    self.stage.client.max_offset(queue).map_err(|error| error.to_string())?.get();
-                if stored == end {
-                    return Ok(());
-                }
-                if stored != known {
-                    (known, since) = (stored, Instant::now());
-                }
-                // The broker counts what it has stored a moment later.
-                let counts = stored != first && since.elapsed() < COUNTED;
-                let part = stored.checked_sub(first).and_then(|part| usize::try_from(part).ok());
-                rest = match part.and_then(|part| batch.get(part..)).filter(|_| !counts) {
-                    Some(rest) => rest,
-                    None => return Err(format!("{queue}: {stored}, not {first} to {end}")),
-                };
-            }
-            (tried, since) = (true, Instant::now());
-            self.stage.client.send_batch(queue, rest).map(drop).map_err(|error| error.to_string())
+            let Err(error) = self.stage.client.send_batch(queue, rest) else { return Ok(()) };
+            let stored = self.stored(queue) - first;
+            rest = &batch[usize::try_from(stored).unwrap()..];
+            if rest.is_empty() { Ok(()) } else { Err(error.to_string()) }
         });
         self.ends[index] = end;
         self.sent += batch.len() as u64;
+    }
+
+    /// The end of a queue, once the broker says so and has counted what it has stored.
+    fn stored(&self, queue: QueueId) -> u64 {
+        let mut known = None;
+        until("the broker has counted what it has stored", || {
+            let end = self.stage.client.max_offset(queue).map_err(|error| error.to_string())?.get();
+            match known {
+                Some((before, since)) if before == end => {
+                    if Instant::elapsed(&since) < COUNTED {
+                        Err(end.to_string())
+                    } else {
+                        Ok(())
+                    }
+                }
+                _ => {
+                    known = Some((end, Instant::now()));
+                    Err(end.to_string())
+                }
+            }
+        });
+        known.map_or(0, |(end, _)| end)
     }
 }
 
