@@ -302,7 +302,7 @@ impl Source for KafkaSource {
     }
 
     fn recycle(&mut self, emptied: Vec<Message>) {
-        self.reader.recycle(emptied);
+        self.reader.emptied.put(emptied);
     }
 
     fn close(

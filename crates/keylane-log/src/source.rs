@@ -22,8 +22,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use keylane_source::{
-    Commit, Committed, FetchLimits, Message, QueueId, ResetCause, SeekTo, Source, SourceError,
-    SourceEvent, SourceWaker,
+    Commit, Committed, Emptied, FetchLimits, Message, QueueId, ResetCause, SeekTo, Source,
+    SourceError, SourceEvent, SourceWaker,
 };
 
 use crate::Error;
@@ -39,8 +39,6 @@ use crate::topic::Topic;
 
 /// The longest metadata of a commit.
 const METADATA_BYTES_MAX: usize = 64 << 10;
-/// How many emptied vectors are kept, each as long as a fetch: a poll seldom fills more.
-const EMPTIED_MAX: usize = 8;
 
 /// A group's consumer of a topic, as the engine drives it. Made by [`Log::source`].
 ///
@@ -69,7 +67,7 @@ pub struct LogSource {
     kept_bytes: usize,
     closed: bool,
     /// Vectors that came back, to be filled again.
-    emptied: Vec<Vec<Message>>,
+    emptied: Emptied,
 }
 
 #[derive(Debug)]
@@ -135,7 +133,7 @@ impl LogSource {
             commits_open: 0,
             kept_bytes: 0,
             closed: false,
-            emptied: Vec::new(),
+            emptied: Emptied::default(),
         };
         topic.subscribers.lock().push(inbox);
         // An earlier consumer of the group may have left commits behind that are still to be
@@ -351,11 +349,8 @@ impl Source for LogSource {
         SourceWaker::new(move || inbox.wake())
     }
 
-    fn recycle(&mut self, mut emptied: Vec<Message>) {
-        if self.emptied.len() < EMPTIED_MAX {
-            emptied.clear();
-            self.emptied.push(emptied);
-        }
+    fn recycle(&mut self, emptied: Vec<Message>) {
+        self.emptied.put(emptied);
     }
 
     fn close(

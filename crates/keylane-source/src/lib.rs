@@ -70,6 +70,7 @@
 #![forbid(unsafe_code)]
 
 mod dead_letter;
+mod emptied;
 mod error;
 mod event;
 mod lock;
@@ -79,6 +80,7 @@ mod queue;
 mod source;
 
 pub use dead_letter::{Ack, DeadLetter, DeadLetterReason, DeadLetterSink};
+pub use emptied::Emptied;
 pub use error::SourceError;
 pub use event::{Committed, EndOffset, Fetch, ResetCause, SourceEvent};
 pub use lock::{LockReply, QueueLocks};

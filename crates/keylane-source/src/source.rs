@@ -69,7 +69,7 @@ pub trait Source: Send {
     ///
     /// For sources that bring millions of messages a second: memory that the source thread filled a
     /// moment ago is in its processor's cache, and what an allocator gives out may be in another
-    /// one's. Not every fetch's vector comes back, and never one that the source did not give out.
+    /// one's. Not every fetch's vector comes back. [`Emptied`](crate::Emptied) keeps some.
     fn recycle(&mut self, emptied: Vec<Message>) {
         drop(emptied);
     }

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use keylane_source::{
-    Commit, Committed, EndOffset, Fetch, FetchLimits, Message, Offset, Position, QueueId,
+    Commit, Committed, Emptied, EndOffset, Fetch, FetchLimits, Message, Offset, Position, QueueId,
     ResetCause, SeekTo, Source, SourceError, SourceEvent, SourceWaker, Watermark,
 };
 use parking_lot::{Condvar, Mutex};
@@ -132,7 +132,7 @@ impl MemoryTopic {
             cursors: std::iter::repeat_with(Cursor::default).take(queues).collect(),
             ready: VecDeque::new(),
             told: Vec::new(),
-            emptied: Vec::new(),
+            emptied: Emptied::default(),
             assigned: false,
             wakes: Arc::default(),
         }
@@ -242,7 +242,7 @@ pub struct MemorySource {
     ready: VecDeque<usize>,
     told: Vec<SourceEvent>,
     /// What was given back, to be filled again.
-    emptied: Vec<Vec<Message>>,
+    emptied: Emptied,
     assigned: bool,
     wakes: Arc<Wakes>,
 }
@@ -292,7 +292,7 @@ impl MemorySource {
         let cursor = &mut self.cursors[index];
         cursor.in_line = false;
         let from = cursor.next.filter(|next| !cursor.paused && *next < stock.offsets.end)?;
-        let mut messages = self.emptied.pop().unwrap_or_default();
+        let mut messages = self.emptied.take();
         let next = stock.read(topic.generator.as_deref(), from, limits, &mut messages);
         cursor.next = Some(next);
         stock.fetched.fetch_max(next, Ordering::AcqRel);
@@ -430,11 +430,8 @@ impl Source for MemorySource {
         })
     }
 
-    fn recycle(&mut self, mut emptied: Vec<Message>) {
-        if self.emptied.len() < QUEUES_PER_POLL {
-            emptied.clear();
-            self.emptied.push(emptied);
-        }
+    fn recycle(&mut self, emptied: Vec<Message>) {
+        self.emptied.put(emptied);
     }
 
     fn close(

@@ -14,7 +14,7 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use keylane_source::{Headers, Message, MessageParts, Offset, QueueId};
+use keylane_source::{Emptied, Headers, Message, MessageParts, Offset, QueueId};
 use rdkafka_sys as sys;
 
 use super::destroyer::Destroyer;
@@ -27,8 +27,6 @@ const SHARED_FROM: usize = 1024;
 const BLOCK: usize = 64 * 1024;
 /// The most messages that one read brings.
 const READ_MAX: usize = 4096;
-/// How many emptied vectors are kept: each run of messages of one partition takes one.
-const EMPTIED_MAX: usize = 8;
 
 /// Reads the queue that the partitions are forwarded to. One thread, and no seek, pause or
 /// rebalance beside it: `&mut` and the owning source see to that.
@@ -39,7 +37,7 @@ pub(crate) struct Reader {
     block: BytesMut,
     headers: bool,
     /// Given back, to be filled again.
-    emptied: Vec<Vec<Message>>,
+    pub(crate) emptied: Emptied,
     destroyer: Destroyer,
 }
 
@@ -72,16 +70,8 @@ impl Reader {
     pub(super) fn new(queue: Arc<Queue>, headers: bool) -> io::Result<Self> {
         let batch = std::iter::repeat_with(|| None).take(READ_MAX).collect();
         let destroyer = Destroyer::new()?;
-        let (block, emptied) = (BytesMut::new(), Vec::new());
+        let (block, emptied) = (BytesMut::new(), Emptied::default());
         Ok(Self { queue, batch, block, headers, emptied, destroyer })
-    }
-
-    /// Takes a vector to fill it again.
-    pub(crate) fn recycle(&mut self, mut emptied: Vec<Message>) {
-        if self.emptied.len() < EMPTIED_MAX {
-            emptied.clear();
-            self.emptied.push(emptied);
-        }
     }
 
     /// Takes up to `max` messages (and at most [`READ_MAX`]) that are there already. Never waits.
@@ -131,7 +121,7 @@ impl Reader {
     fn run(&mut self, first: usize, end: usize) -> Option<Run> {
         // SAFETY: the message, and with it its topic, is alive.
         let queue = unsafe { queue_of(self.batch[first].as_ref()?.fields()) };
-        let mut messages = self.emptied.pop().unwrap_or_default();
+        let mut messages = self.emptied.take();
         messages.reserve(end - first);
         let mut run = Run { queue, messages, tail: None };
         for index in first..end {

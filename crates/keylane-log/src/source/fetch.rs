@@ -175,7 +175,7 @@ impl LogSource {
     ) -> Result<Turn, Error> {
         let topic = Arc::clone(&self.topic);
         let bounds = &topic.queues[index as usize];
-        let messages = self.emptied.pop().unwrap_or_default();
+        let messages = self.emptied.take();
         let mut fetched = Fetched { queue: bounds.id, messages, bytes: 0, position };
         let result = self.fetch_blocks(&topic, index, limits, &mut fetched);
         if fetched.messages.is_empty() {
